@@ -16,18 +16,17 @@ PIECE = 64 * 2**20
 class Link:
     """The two copy engines between device and host memory.
 
+    A tensor's memory is freed after its last piece and allocated before its first, as in PyTorch.
+
     Args:
         out_bandwidth: bytes per second from the device to the host.
         in_bandwidth: bytes per second from the host to the device.
         piece: the most bytes of one copy. The copy of another tensor can interrupt only between two pieces.
-        frees_pieces: True if the device's memory is freed and allocated by the piece. False if a tensor's
-            memory is freed after its last piece and allocated before its first, as in PyTorch.
     """
 
     out_bandwidth: float
     in_bandwidth: float
     piece: int = PIECE
-    frees_pieces: bool = False
 
     def __post_init__(self) -> None:
         for name, value in (("out_bandwidth", self.out_bandwidth), ("in_bandwidth", self.in_bandwidth)):

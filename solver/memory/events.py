@@ -57,12 +57,7 @@ def run_events(
     times, free, sizes, freed_from = agenda.time_ms, agenda.free, agenda.sizes, agenda.freed_from
     needs, out_from, in_order, in_from = agenda.needs, agenda.out_from, agenda.in_order, agenda.in_from
     awaited_out, awaited_in = agenda.awaited_out, agenda.awaited_in
-    out_bandwidth, in_bandwidth, piece, by_piece = (
-        link.out_bandwidth,
-        link.in_bandwidth,
-        link.piece,
-        link.frees_pieces,
-    )
+    out_bandwidth, in_bandwidth, piece = link.out_bandwidth, link.in_bandwidth, link.piece
     waiting = list(agenda.out_order)
     left = {i: sizes[i] for i in waiting}  # bytes to copy out
     freed = sorted(waiting, key=freed_from.__getitem__)
@@ -98,14 +93,14 @@ def run_events(
             i = in_order[copied_in]
             if in_from[i] <= step and freed_from[i] <= step and not left[i]:
                 in_size = min(piece, in_left)
-                wanted = 0 if is_allocated else in_size if by_piece else in_left
+                wanted = 0 if is_allocated else in_left
                 end = needs[i]
                 if wanted and step < end and min(free[step:end]) < wanted:
                     blocked_until = next(s for s in range(end - 1, step - 1, -1) if free[s] < wanted) + 1
                 elif not wanted or free[step] >= lingering + (wanted if step < end else 0):
                     for s in range(step, end if wanted else step):
                         free[s] -= wanted
-                    is_allocated = not by_piece
+                    is_allocated = True
                     incoming, in_end = i, now + in_size / in_bandwidth * 1e3
                     if recorder:
                         recorder.allocate(i, wanted)
@@ -119,11 +114,8 @@ def run_events(
             left[outgoing] -= out_size
             if not left[outgoing]:
                 waiting.remove(outgoing)
-            if freed_from[outgoing] <= step:  # its last forward use has ended
-                if by_piece:
-                    lingering -= out_size
-                elif not left[outgoing]:
-                    lingering -= sizes[outgoing]
+            if freed_from[outgoing] <= step and not left[outgoing]:  # its last forward use has ended
+                lingering -= sizes[outgoing]
             outgoing, out_end = -1, math.inf
         if in_end <= now:
             in_left -= in_size
@@ -139,7 +131,7 @@ def run_events(
                 i = freed[freed_count]
                 freed_count += 1
                 if left[i]:
-                    lingering += left[i] if by_piece else sizes[i]
+                    lingering += sizes[i]
             if recorder:
                 recorder.end_step(now, step)
     return now

@@ -86,7 +86,7 @@ def _decide_by_trials(
     """Return the decision of a policy of vDNN. Raises Infeasible if no trial fits."""
     smallest = vdnn.try_static(work, policy, "memory")
     floor = smallest.timeline.peak
-    if not work.fits_host(smallest.choices):
+    if not Simulator(work).fits_host(encode(smallest.choices)):
         chosen = zip(work.tensors, smallest.choices, strict=True)
         offloaded = sum(tensor.bytes for tensor, choice in chosen if choice == "offload")
         raise Infeasible(

@@ -7,7 +7,7 @@ bytes, and steps and tensors are named by their indices.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -196,17 +196,6 @@ class TrainingStep:
     def fastest(self) -> list[int]:
         """Each kernel's fastest configuration: vDNN's performance-optimal algorithms."""
         return [len(kernel.configurations) - 1 for kernel in self.kernels]
-
-    def fits_host(self, choices: Sequence[Choice]) -> bool:
-        """Return whether the offloaded tensors fit host memory together."""
-        offloaded = (t.bytes for t, choice in zip(self.tensors, choices, strict=True) if choice == "offload")
-        return self.host_memory is None or sum(offloaded) <= self.host_memory
-
-
-def offload_selected(offloaded: Iterable[bool]) -> tuple[Choice, ...]:
-    """Return the choices that offload some tensors and keep the others."""
-    choices: list[Choice] = ["offload" if leaves else "keep" for leaves in offloaded]
-    return tuple(choices)
 
 
 def check_replays(tensors: Sequence[SavedTensor]) -> None:

@@ -11,13 +11,15 @@ the end. The search for that tensor ends at the next step with a kernel, so that
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
+import numpy as np
+
 from .copies import CopySteps
+from .simulation import Simulator, encode
 from .timeline import MemoryDecision, play
-from .training import Choice, TrainingStep, offload_selected
+from .training import Choice, TrainingStep
 
 StaticPolicy: TypeAlias = Literal["none", "all", "conv"]
 Algorithms: TypeAlias = Literal["memory", "performance"]
@@ -25,8 +27,10 @@ Algorithms: TypeAlias = Literal["memory", "performance"]
 
 def choose_tensors(work: TrainingStep, policy: StaticPolicy) -> tuple[Choice, ...]:
     """Return the choices of a static policy. A tensor without a step between its uses stays."""
-    return offload_selected(
-        tensor.is_idle and (policy == "all" or (policy == "conv" and tensor.is_kernel_input))
+    return tuple(
+        "offload"
+        if tensor.is_idle and (policy == "all" or (policy == "conv" and tensor.is_kernel_input))
+        else "keep"
         for tensor in work.tensors
     )
 
@@ -76,16 +80,8 @@ def try_greedy(work: TrainingStep, policy: StaticPolicy, memory: int) -> MemoryD
     least = work.least_workspace
     occupied = _try(work, choices, least).timeline.step_bytes
     steps = work.settle(least).steps
-    free = [memory - held + step.workspace for held, step in zip(occupied, steps, strict=True)]
-    return _try(work, choices, fastest_within(work, free))
-
-
-def fastest_within(work: TrainingStep, free: Sequence[int]) -> list[int]:
-    """Return each kernel's fastest configuration within the bytes free in its step, else the smallest."""
-    return [
-        max(bisect_right(kernel.configurations, free[kernel.step], key=lambda c: c.workspace) - 1, 0)
-        for kernel in work.kernels
-    ]
+    free = [memory - occupied[k.step] + steps[k.step].workspace for k in work.kernels]
+    return _try(work, choices, Simulator(work).fastest_within(np.array(free, dtype=np.int64)).tolist())
 
 
 def _try(work: TrainingStep, choices: Sequence[Choice], configurations: Sequence[int]) -> MemoryDecision:
@@ -117,6 +113,6 @@ def try_dynamic(work: TrainingStep, memory: int) -> MemoryDecision | None:
     return smallest
 
 
-def fits(work: TrainingStep, trial: MemoryDecision, memory: int | None) -> bool:
+def fits(work: TrainingStep, trial: MemoryDecision, memory: int) -> bool:
     """Return whether a training step fits device and host memory."""
-    return (memory is None or trial.timeline.peak <= memory) and work.fits_host(trial.choices)
+    return trial.timeline.peak <= memory and Simulator(work).fits_host(encode(trial.choices))

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from ..forks import no_fork
 from .choice import Answer, Options, Solver
@@ -62,7 +62,8 @@ def _solve_exactly(options: Sequence[Options], capacity: int, gap: float, time_l
     return exact.solve(options, capacity, gap, time_limit)
 
 
-SOLVERS: dict[str, Solver] = {"highs": _solve_by_highs, "exact": _solve_exactly}
+# Dynamic programming is faster. The integer linear program follows where it runs out of time.
+SOLVERS: dict[str, Solver] = {"exact": _solve_exactly, "highs": _solve_by_highs}
 
 
 def divide_workspace(
@@ -71,10 +72,9 @@ def divide_workspace(
     *,
     counts: Mapping[K, int] | None = None,
     exact: bool = False,
-    solver: Literal["auto", "highs", "exact"] = "auto",
 ) -> dict[K, Configuration]:
     """Return the choice that `solve_division` makes: one configuration of each kernel, within a total."""
-    return solve_division(kernels, total, counts=counts, exact=exact, solver=solver).choice
+    return solve_division(kernels, total, counts=counts, exact=exact).choice
 
 
 def solve_division(
@@ -84,7 +84,6 @@ def solve_division(
     counts: Mapping[K, int] | None = None,
     apart: bool = False,
     exact: bool = False,
-    solver: Literal["auto", "highs", "exact"] = "auto",
     time_limit: float = TIME_LIMIT,
 ) -> WorkspaceDivision[K]:
     """Choose one configuration of each kernel so that all workspaces together fit a total (WD).
@@ -99,24 +98,17 @@ def solve_division(
         apart: let identical kernels get different configurations, which uses a small total better. More than
             `MOST_COPIES` identical kernels are divided into that many groups, each with one configuration.
         exact: find the optimum (within 1e-12) instead of an answer within 1e-4 of it, both relative.
-        solver: the order of the solvers. "exact" is dynamic programming alone. "highs" is the integer linear
-            program, followed by dynamic programming if the program's answer does not fit or comes too late.
-            "auto" is dynamic programming, which is faster, followed by the program if dynamic programming
-            runs out of time.
         time_limit: seconds for each solver, after which its best answer counts.
 
     Raises:
         Infeasible: the least workspaces do not fit. Its `need` is their sum, or None if a kernel has no
             configuration.
-        ValueError: a count is less than 1 or is given for no kernel, or there is no such solver.
+        ValueError: a count is less than 1 or is given for no kernel.
     """
     with no_fork:
         from .relaxation import find_worthwhile
 
     start = time.monotonic()
-    orders = {"auto": ("exact", "highs"), "highs": ("highs", "exact"), "exact": ("exact",)}
-    if solver not in orders:
-        raise ValueError(f"there is no solver {solver!r}: give {', '.join(orders)}")
     weights = _check_counts(kernels, counts)
     fronts = {kernel: _find_front(configurations) for kernel, configurations in kernels.items()}
     capacity = total - _sum_least(fronts, weights, total)
@@ -138,8 +130,8 @@ def solve_division(
     gap_asked = 0.0 if exact else GAP
     chosen: list[int] | None = None
     best, bound, winner = math.inf, 0.0, ""
-    for name in orders[solver]:
-        answer = SOLVERS[name](options, capacity, gap_asked, time_limit)
+    for name, solve in SOLVERS.items():
+        answer = solve(options, capacity, gap_asked, time_limit)
         bound = max(bound, answer.bound)
         if answer.choice is not None:
             pairs = list(zip(options, answer.choice, strict=True))

@@ -21,7 +21,7 @@ from mucudnn.solver.memory.copies import Link
 from mucudnn.solver.memory.floor import find_floor
 from mucudnn.solver.memory.fluid_program import FluidProgram
 from mucudnn.solver.memory.planner import decide_memory
-from mucudnn.solver.memory.simulation import Simulator, decode
+from mucudnn.solver.memory.simulation import Simulator, decode, encode
 from mucudnn.solver.memory.timeline import simulate
 from mucudnn.solver.memory.training import Choice, KernelChoice, StepCost, TrainingStep
 from tests.unit.training_steps import (
@@ -75,7 +75,7 @@ class TestJoint:
         decision = decide_memory(work, memory, offload=offload, recompute=recompute)
         assert decision.floor == least
         assert decision.timeline.peak <= memory
-        assert work.fits_host(decision.choices)
+        assert Simulator(work).fits_host(encode(decision.choices))
         assert offload or "offload" not in decision.choices
         assert recompute or "recompute" not in decision.choices
         again = simulate(
@@ -133,7 +133,7 @@ class TestFloor:
         allowed = [
             choices
             for choices in valid_choices(work)
-            if work.fits_host(choices)
+            if Simulator(work).fits_host(encode(choices))
             and (offload or "offload" not in choices)
             and (recompute or "recompute" not in choices)
         ]

@@ -62,7 +62,7 @@ class TestSimulator:
             expected = simulate(work, choices, configurations, memory=memory, window=window).time_ms
         except Infeasible:
             expected = math.inf
-        if not work.fits_host(choices):
+        if not Simulator(work).fits_host(encode(choices)):
             expected = math.inf
         simulator, chosen = Simulator(work), np.array(configurations, dtype=np.int64)
         assert math.isclose(simulator.time_ms(codes, chosen, memory, window), expected, rel_tol=1e-12)

@@ -65,7 +65,7 @@ def chains(draw: st.DrawFn, most: int = 5) -> TrainingStep:
             fast, more = draw(st.integers(0, 3)), draw(st.integers(1, 4))
             slower = configuration(float(fast + draw(st.integers(1, 4))), 0)
             kernels.append(KernelChoice(step, (slower, configuration(float(fast), more))))
-    link = Link(1000, 1000, draw(st.integers(1, 10)), draw(st.booleans()))
+    link = Link(1000, 1000, draw(st.integers(1, 10)))
     return TrainingStep(steps, chain(sizes, replays), tuple(kernels), link)
 
 
@@ -86,7 +86,7 @@ def networks(draw: st.DrawFn) -> tuple[TrainingStep, int]:
     """Draw a training step with few kernels, and memory a little above its floor."""
     work = draw(chains(4))
     kernels = draw(st.permutations(work.kernels))[:4]
-    link = replace(work.link, piece=1, frees_pieces=False)
+    link = replace(work.link, piece=1)
     work = draw(with_replayed_kernels(st.just(replace(work, kernels=tuple(kernels), link=link))))
     return work, find_floor(work)[0] + draw(st.integers(0, 15))
 
@@ -161,7 +161,7 @@ def simulate_in_ticks(
         total = 0
         for i in offloaded:
             if tensors[i].last_forward_use < step and not is_out(i):
-                total += tensors[i].bytes - (out_done[i] if link.frees_pieces else 0)
+                total += tensors[i].bytes
         return total
 
     def required(at: int, already: bool = True) -> int:
@@ -211,7 +211,7 @@ def simulate_in_ticks(
         if incoming is None and coming:
             first = min(coming, key=lambda i: (need[i], i))
             size = min(link.piece, tensors[first].bytes - in_done[first])
-            wanted = size if link.frees_pieces else tensors[first].bytes - allocated[first]
+            wanted = tensors[first].bytes - allocated[first]
             if is_out(first) and step > tensors[first].last_forward_use and step >= need[first] - window:
                 here = required(step) + lingering() + (wanted if step < need[first] else 0)
                 later = all(required(t) + wanted <= memory for t in range(step, need[first]))
