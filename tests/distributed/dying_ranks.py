@@ -25,11 +25,11 @@ TIMEOUT = 20.0  # seconds
 def stages_in(schedule: str) -> tuple[Action, Action]:
     """Return functions that make a pipeline with a stage on each rank, and that run a step of it."""
     world = dist.get_world_size()
-    stages = [stage.double() for stage in pipeline_cases.make_stages(world)]
+    stages = pipeline_cases.make_stages(world)
     mesh = pipeline_cases.make_mesh(world)
 
     def build() -> BidirectionalPipeline:
-        return BidirectionalPipeline(stages, mesh, pipeline_cases.loss, schedule, timeout=TIMEOUT)
+        return BidirectionalPipeline(stages, mesh, pipeline_cases.mse_loss, schedule, timeout=TIMEOUT)
 
     pipeline = build()
     [(x, y)] = pipeline_cases.mini_batches(1, 8)

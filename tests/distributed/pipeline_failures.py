@@ -7,7 +7,8 @@ from typing import Any
 
 import pipeline_cases
 import torch
-from pipeline_stages import WIDTH, Stage, autocast, loss, three
+from pipeline_cases import WIDTH
+from pipeline_stages import Stage, autocast, loss, three
 from torch import Tensor, nn
 
 from mucudnn.errors import MucudnnError

@@ -12,11 +12,12 @@ from typing import Any
 
 import pipeline_cases
 import torch
+from pipeline_cases import WIDTH
 from torch import Tensor, nn
 
 from mucudnn.torch.pipeline import BidirectionalPipeline
 
-DEPTH, WIDTH = 3, 6
+DEPTH = 3
 BFLOAT16 = torch.bfloat16
 
 
@@ -169,6 +170,10 @@ MODELS = {
     "with a stage that ends as it began in place": Model(
         lambda: [Stage(), nn.Sequential(nn.ReLU(inplace=True), nn.Identity()), Stage()]
     ),
+    "with running statistics": Model(
+        lambda: [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH)), Stage(), Stage()],
+        has_replicas=False,
+    ),
     "with a buffer that changes while it is sent": Model(three(remember), has_replicas=False),
 }
 
@@ -227,6 +232,8 @@ def compare(name: str, schedule: str) -> None:
                         wanted
                     )  # parameters on which no result depends may have a gradient or none
                     close(*(nothing if p.grad is None else p.grad for p in (parameter, wanted)))
+            for buffer, wanted in zip(stage.buffers(), undivided[number].buffers(), strict=True):
+                close(buffer, wanted)
         if len(held) == 1 and rank == 0:  # the only rank that has the first stage
             torch.testing.assert_close(inputs, changed, rtol=0, atol=0)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pipeline_cases as cases
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from pipeline_cases import WIDTH, mse_loss
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -22,7 +22,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from mucudnn.torch.pipeline import BidirectionalPipeline
 
-WIDTH, CLASSES = 6, 4
+CLASSES = 4
 BY_NAME = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
@@ -64,15 +64,8 @@ def make_stages(depth: int) -> list[nn.Module]:
     return [stage.double() for stage in (Embed(), *(Mix() for _ in range(depth - 2)), Head())]
 
 
-def run_undivided(stages: list[nn.Module], inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    value: Any = dict(inputs)
-    for stage in stages:
-        value = stage(**value)
-    return value
-
-
 def loss(outputs: dict[str, Tensor], targets: dict[str, Tensor]) -> Tensor:
-    error = nn.functional.mse_loss(outputs["logits"], targets["values"])
+    error = mse_loss(outputs["logits"], targets["values"])
     return error + (outputs["hidden"].square() * targets["weights"]).mean()
 
 
@@ -116,7 +109,7 @@ def whole_training(schedule: str, depth: int) -> None:
             optimizer.zero_grad()
         for number, samples in enumerate(sizes):
             inputs, targets = mini_batch(samples, 10 * step + number)
-            expected = loss(run_undivided(undivided, inputs), targets)
+            expected = loss(cases.run(undivided, inputs), targets)
             (expected / 2).backward()
             close(pipeline.step(inputs, targets, scale=0.5).cpu(), expected.detach())
         close(
@@ -140,7 +133,7 @@ def scale_together() -> tuple[list[float], list[bool], list[float]]:
     torch.manual_seed(0)
     stages = [nn.Linear(WIDTH, WIDTH).double(), nn.Linear(WIDTH, WIDTH).double()]
     undivided = nn.Sequential(*copy.deepcopy(stages))
-    pipeline = BidirectionalPipeline(stages, cases.make_mesh(2), nn.functional.mse_loss, "1f1b")
+    pipeline = BidirectionalPipeline(stages, cases.make_mesh(2), mse_loss, "1f1b")
     optimizer = torch.optim.SGD(pipeline.parameters(), lr=0.1)
     expected = torch.optim.SGD(undivided.parameters(), lr=0.1)
     scaler = ShardedGradScaler("cpu", init_scale=1024.0, growth_interval=2)
@@ -154,7 +147,7 @@ def scale_together() -> tuple[list[float], list[bool], list[float]]:
             next(pipeline.parameters()).grad.fill_(float("inf"))
         if step != 1:
             expected.zero_grad()
-            nn.functional.mse_loss(undivided(x), x).backward()
+            mse_loss(undivided(x), x).backward()
             expected.step()
         scaler.unscale_(optimizer)
         scaler.step(optimizer)
@@ -175,7 +168,7 @@ def evaluate(schedule: str, depth: int, everywhere: bool) -> list[bool]:
         nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Dropout(0.5)).double()
         for _ in range(depth)
     ]
-    pipeline = BidirectionalPipeline(stages, cases.make_mesh(depth), nn.functional.mse_loss, schedule, 2)
+    pipeline = BidirectionalPipeline(stages, cases.make_mesh(depth), mse_loss, schedule, 2)
     x = torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     have_outputs = []
     for samples in (8, 3, 8):
@@ -208,7 +201,7 @@ def evaluation_error(kind: str) -> str:
             raise ZeroDivisionError("the last stage divides by zero")
 
     pipeline = BidirectionalPipeline(
-        [nn.Linear(WIDTH, WIDTH), Fails()], cases.make_mesh(2), nn.functional.mse_loss, "1f1b", timeout=60
+        [nn.Linear(WIDTH, WIDTH), Fails()], cases.make_mesh(2), mse_loss, "1f1b", timeout=60
     )
     try:
         pipeline.evaluate(torch.randn(4, WIDTH), everywhere=True)

@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from pipeline_cases import WIDTH
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-
-WIDTH = 6
 
 
 class Kind(nn.Module):

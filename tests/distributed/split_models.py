@@ -7,11 +7,10 @@ from typing import Any
 
 import pipeline_cases as cases
 import torch
+from pipeline_cases import WIDTH
 from torch import Tensor, nn
 
 from mucudnn.torch.pipeline import BidirectionalPipeline, split
-
-WIDTH = 6
 
 
 class UNet(nn.Module):

@@ -15,7 +15,7 @@ import worlds
 def test_losses_of_torch_and_sums_with_weights_are_those_of_the_undivided_model(
     schedule: str, depth: int, data: int, replications: int
 ) -> None:
-    for results in worlds.run(depth * data, cases.compare, schedule, depth, data, replications, timeout=120):
+    for results in worlds.run(depth * data, cases.compare, schedule, depth, data, replications):
         assert results.keys() == cases.LOSSES.keys()
         for name, difference in results.items():
             assert difference.loss <= 1e-12, name
@@ -24,13 +24,13 @@ def test_losses_of_torch_and_sums_with_weights_are_those_of_the_undivided_model(
 
 
 def test_a_mean_of_no_targets_is_not_a_number_and_has_the_gradients_of_stock() -> None:
-    for results in worlds.run(2, cases.nothing_counts, timeout=60):
+    for results in worlds.run(2, cases.nothing_counts):
         for difference in results.values():
             assert (difference.loss, difference.gradients, difference.warnings) == (0.0, 0.0, [])
 
 
 def test_a_loss_that_weights_targets_unseen_is_warned_about() -> None:
-    first, last = worlds.run(2, cases.unseen, timeout=60)
+    first, last = worlds.run(2, cases.unseen)
     for name in ("a part", "changed"):
         assert "a part of the loss weights or ignores targets" in last[name][0]
         assert "let the loss return (sum, weight)" in last[name][0]
@@ -40,7 +40,7 @@ def test_a_loss_that_weights_targets_unseen_is_warned_about() -> None:
 
 
 def test_a_loss_that_is_neither_a_scalar_nor_a_sum_with_its_weight_is_refused() -> None:
-    (results,) = worlds.run(1, cases.refusals, timeout=60)
+    (results,) = worlds.run(1, cases.refusals)
     assert results["float"] == "the loss returned a float: return a scalar tensor, or (sum, weight)"
     assert results["three"] == "the loss returned a tuple: return a scalar tensor, or (sum, weight)"
     assert results["vector"] == "the loss returned a sum of shape (4,): give one number"

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import needs_torch  # noqa: F401
 import pytest
 import split_models as models
 import torch
 import worlds
+from pipeline_cases import run
 from torch import nn
 
 from mucudnn.errors import UsageError
-from mucudnn.torch.pipeline import Split, split
-
-
-def run(stages: Split, inputs: Any) -> Any:
-    value = inputs if isinstance(inputs, dict | tuple) else (inputs,)
-    for stage in stages:
-        value = stage(**value) if isinstance(value, dict) else stage(*value)
-        value = value if isinstance(value, dict | tuple) else (value,)
-    return value[0] if isinstance(value, tuple) and len(value) == 1 else value
+from mucudnn.torch.pipeline import split
 
 
 @pytest.mark.parametrize("name", models.MODELS)
@@ -100,10 +91,10 @@ def test_a_pipeline_of_these_stages_trains_as_the_undivided_model(
     name: str, schedule: str, depth: int
 ) -> None:
     names = set(models.make(name)[0].state_dict())
-    results = worlds.run(depth, models.train, name, schedule, depth, timeout=120)
+    results = worlds.run(depth, models.train, name, schedule, depth)
     assert set().union(*(own for own, _ in results)) == names
     assert all(first == results[0][1][0] for _, firsts in results for first in firsts)
 
 
 def test_a_rank_makes_only_its_own_stage_of_a_model_on_the_meta_device() -> None:
-    worlds.run(3, models.train_from_meta, 3, timeout=120)
+    worlds.run(3, models.train_from_meta, 3)

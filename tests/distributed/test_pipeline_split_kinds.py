@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import needs_torch  # noqa: F401
@@ -13,6 +14,7 @@ import pytest
 import split_kinds as kinds
 import torch
 import worlds
+from pipeline_cases import run
 from torch import Tensor, nn
 
 from mucudnn.errors import UsageError
@@ -26,23 +28,12 @@ def example(samples: int = 4, seed: int = 1) -> Tensor:
     return torch.randn(samples, kinds.WIDTH, generator=torch.Generator().manual_seed(seed))
 
 
-def in_a_row(stages: Split) -> Callable[[Tensor], Any]:
-    def run(x: Tensor) -> Any:
-        values: Any = (x,)
-        for stage in stages[:-1]:
-            values = stage(*values)
-            values = values if isinstance(values, tuple) else (values,)
-        return stages[-1](*values)
-
-    return run
-
-
-def step(run: Callable[[Tensor], Any], parameters: list[nn.Parameter], x: Tensor, seed: int) -> list[Any]:
+def step(model: Callable[[Tensor], Any], parameters: list[nn.Parameter], x: Tensor, seed: int) -> list[Any]:
     """Return the outputs of a step and the gradients."""
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed)
-    outputs = tensors_in(run(x))
+    outputs = tensors_in(model(x))
     trained = [output for output in outputs if output.requires_grad]
     ones = [torch.ones_like(output) for output in trained]
     return [*outputs, *torch.autograd.grad(trained, parameters, ones, allow_unused=True)]
@@ -67,7 +58,7 @@ def compare_steps(original: nn.Module, stages: Split) -> None:
         x = example(samples=(4, 2, 5)[number % 3], seed=number) * (-1) ** number
         with torch.autocast("cpu", enabled=number % 6 > 2):
             expected = step(original, list(names.values()), x, number)
-            actual = step(in_a_row(stages), [owners[name] for name in names], x, number)
+            actual = step(partial(run, stages), [owners[name] for name in names], x, number)
         torch.testing.assert_close(actual, expected)
     state = original.state_dict()
     own = [stage.state_dict() for stage in stages]
@@ -127,6 +118,6 @@ def refuse_on_every_rank() -> str:
 
 
 def test_every_rank_refuses() -> None:
-    first, second = worlds.run(2, refuse_on_every_rank, timeout=120)
+    first, second = worlds.run(2, refuse_on_every_rank)
     assert "The first difference" in first
     assert first == second

@@ -33,18 +33,16 @@ class Outcome:
     seconds: float
 
 
-def run(world: int, function: Callable[..., Any], *args: Any, timeout: float = HANGS) -> list[Any]:
+def run(world: int, function: Callable[..., Any], *args: Any) -> list[Any]:
     """Run a function on every rank of a new world, and return the values. Raises AssertionError."""
-    outcomes = outcomes_of(world, function, *args, timeout=timeout)
+    outcomes = outcomes_of(world, function, *args)
     failed = [f"rank {rank}: {outcome.error}" for rank, outcome in enumerate(outcomes) if outcome.error]
     assert not failed, "\n".join(failed)
     return [outcome.value for outcome in outcomes]
 
 
-def outcomes_of(
-    world: int, function: Callable[..., Any], *args: Any, timeout: float = HANGS
-) -> list[Outcome]:
-    """Run a function on every rank of a new world. A rank that takes too long is ended with an error."""
+def outcomes_of(world: int, function: Callable[..., Any], *args: Any) -> list[Outcome]:
+    """Run a function on every rank of a new world. A rank that hangs is ended with an error."""
     with tempfile.TemporaryDirectory() as folder:
         ranks = []
         for rank in range(world):
@@ -54,7 +52,7 @@ def outcomes_of(
             process.start()
             theirs.close()
             ranks.append((process, ours))
-        end = time.monotonic() + timeout
+        end = time.monotonic() + HANGS
         outcomes = [_receive(process, ours, end) for process, ours in ranks]
         for process, _ in ranks:
             process.join(max(end - time.monotonic(), 0.1))
