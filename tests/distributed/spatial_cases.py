@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
-from spatial_layers import largest, mean_of_gradients
+from spatial_layers import divide, largest, mean_of_gradients, row
 from spatial_models import Skipping, compare, make, models, peak_of, volume, whole_of
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -60,8 +60,6 @@ def converted() -> tuple[float, float, int]:
     """Return the errors of a converted model's gradients and result in fp32, and its number of kernels."""
     from mucudnn.arrays import dispatch
 
-    world = dist.get_world_size()
-    mesh = spatial.init_mesh("cpu", depth=world)
     torch.manual_seed(1)
     model, x = (
         nn.Sequential(nn.Conv3d(2, 4, 3, padding=1), nn.ReLU(), nn.Conv3d(4, 4, 3)),
@@ -72,7 +70,7 @@ def converted() -> tuple[float, float, int]:
     stock(x).sum().backward()
     y64.sum().backward()
     mucudnn.torch.convert(model, workspace="1MiB")
-    y = model(spatial.divide(x, mesh, {2: "depth"}))
+    y = model(divide(x))
     y.sum().backward()
     mean_of_gradients(model)
     pairs = zip(model.parameters(), stock.parameters(), exact.parameters(), strict=True)
@@ -82,19 +80,17 @@ def converted() -> tuple[float, float, int]:
 
 def same_numerics() -> torch.Tensor:
     """Return the result of a model with pinned algorithms, whole on each rank."""
-    mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
     torch.manual_seed(1)
     model = nn.Sequential(
         nn.Conv3d(3, 5, 3, padding=1), nn.ReLU(), nn.Conv3d(5, 7, 3, stride=2), nn.MaxPool3d(2)
     )
     x = torch.randn(2, 3, 13, 9, 11)
     with torch.no_grad():
-        return model(spatial.divide(x, mesh, {2: "depth"}, numerics="same")).gather()
+        return model(divide(x, numerics="same")).gather()
 
 
 def bitwise() -> list[str]:
     """Return the operators whose fp32 results differ in any bit from the undivided results."""
-    mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
     torch.manual_seed(1)
     x = torch.randn(2, 3, 11, 7, 9)
     functions: dict[str, Callable[[Any], Any]] = {
@@ -110,7 +106,7 @@ def bitwise() -> list[str]:
     }  # fmt: skip
     wrong = []
     for name, function in functions.items():
-        y = function(spatial.divide(x, mesh, {2: "depth"}))
+        y = function(divide(x))
         if not torch.equal(y.gather(), function(x)):
             wrong.append(name)
     return wrong
@@ -118,10 +114,9 @@ def bitwise() -> list[str]:
 
 def elements() -> tuple[list[str], int]:
     """Return the functions whose result differs from that on whole tensors, and the number of calls."""
-    mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
     torch.manual_seed(1)
     a, b, c = torch.rand(3, 2, 4, 7, 6).unbind()
-    division = spatial.divide(a, mesh, {2: "depth"}).division
+    division = divide(a).division
     operands: list[tuple[Any, ...]] = [
         (a,), (a, b), (a, b, c), (a, 0.25), (a, 0.25, 0.75), (a > 0.5,),
         (a > 0.5, b > 0.5),
@@ -158,9 +153,8 @@ def elements() -> tuple[list[str], int]:
 
 def dropout() -> tuple[bool, bool, float]:
     """Return whether ranks drop the same channels and different elements, and the share that is kept."""
-    mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
     torch.manual_seed(dist.get_rank())  # programs may seed ranks differently
-    ones = spatial.divide(torch.ones(8, 16, 4, 5, 5), mesh, {2: "depth"})
+    ones = divide(torch.ones(8, 16, 4, 5, 5))
     channels = nn.functional.dropout3d(ones, 0.5).gather()
     elements = nn.functional.dropout(ones, 0.5).gather()
     first = channels[:, :, :1, :1, :1]
@@ -173,11 +167,10 @@ def dropout() -> tuple[bool, bool, float]:
 
 def checkpointed() -> float:
     """Return the largest difference between gradients with and without checkpointing."""
-    mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
     model, x = make(whole=False)
     again = copy.deepcopy(model)
-    model(spatial.divide(x, mesh, {2: "depth"})).square().mean().backward()
-    x_divided = spatial.divide(x, mesh, {2: "depth"})
+    model(divide(x)).square().mean().backward()
+    x_divided = divide(x)
     checkpoint(again, x_divided, use_reentrant=False).square().mean().backward()
     pairs = zip(model.parameters(), again.parameters(), strict=True)
     return max(largest(p.grad, q.grad) for p, q in pairs)
@@ -185,11 +178,10 @@ def checkpointed() -> float:
 
 def autocast() -> tuple[torch.dtype, float]:
     """Return the type of a convolution under autocast, and its error."""
-    mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
     torch.manual_seed(3)
     model, x = nn.Conv2d(4, 4, 3, padding=1), torch.randn(2, 4, 16, 8)
     with torch.autocast("cpu", torch.bfloat16):
-        y = model(spatial.divide(x, mesh, {2: "depth"}))
+        y = model(divide(x))
     y.float().square().mean().backward()
     return y.dtype, largest(y.gather().float(), model(x))
 
@@ -205,10 +197,9 @@ def as_dtensor() -> float:
 
 def from_parts() -> float:
     """Return the error of the gradient of a part that the rank brought itself."""
-    mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
     x = torch.randn(1, 2, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     part = x.chunk(dist.get_world_size(), 2)[dist.get_rank()].clone().requires_grad_()
-    y = nn.functional.avg_pool1d(spatial.from_local(part, x.shape, mesh, {2: "depth"}), 3, 1, 1)
+    y = nn.functional.avg_pool1d(spatial.from_local(part, x.shape, row(), {2: "depth"}), 3, 1, 1)
     y.mean().backward()
     whole = x.clone().requires_grad_()
     nn.functional.avg_pool1d(whole, 3, 1, 1).mean().backward()
@@ -364,12 +355,11 @@ def in_fp32() -> dict[str, list[tuple[float, float]]]:
     With y the divided, u the undivided and y64 the fp64 result, the bound of ‖y − y64‖ is
     2‖u − y64‖ + 2ε‖y64‖.
     """
-    mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
     errors: dict[str, list[tuple[float, float]]] = {}
     for name, (model, x) in models().items():
         undivided, exact = copy.deepcopy(model), copy.deepcopy(model).double()
         results = [
-            whole_of(model(spatial.divide(x, mesh, {2: "depth"}))), undivided(x), exact(x.double())
+            whole_of(model(divide(x))), undivided(x), exact(x.double())
         ]  # fmt: skip
         for y in results:
             y.square().mean().backward()
@@ -392,7 +382,6 @@ def local_problems(cache: str) -> tuple[list[list[tuple[int, ...]]], int]:
     from mucudnn.torch.parallel.spatial.functions import convolution
 
     os.environ["MUCUDNN_CACHE"] = cache
-    mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
     torch.manual_seed(1)
     model = nn.Sequential(
         nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 5, stride=2, padding=2), nn.ReLU(),
@@ -410,7 +399,7 @@ def local_problems(cache: str) -> tuple[list[list[tuple[int, ...]]], int]:
     for module in model:
         if isinstance(module, nn.Conv2d):
             module.register_forward_pre_hook(lambda module, args: shapes.append([]))
-    model(spatial.divide(torch.randn(2, 2, 27, 9), mesh, {2: "depth"})).sum().backward()
+    model(divide(torch.randn(2, 2, 27, 9))).sum().backward()
     dist.barrier()
     with sqlite3.connect(cache) as connection:
         tables = connection.execute("select name from sqlite_master where type = 'table'").fetchall()
@@ -420,9 +409,8 @@ def local_problems(cache: str) -> tuple[list[list[tuple[int, ...]]], int]:
 
 def collectives() -> list[str]:
     """Return the collective operations of torch.distributed that a training step calls after `divide`."""
-    mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
     model, x = make(whole=False)
-    x_divided, watched = spatial.divide(x, mesh, {2: "depth"}), []
+    x_divided, watched = divide(x), []
     with ExitStack() as stack:
         for name in ("all_gather", "all_reduce", "all_gather_object", "barrier"):
             calls = stack.enter_context(patch.object(dist, name, wraps=getattr(dist, name)))

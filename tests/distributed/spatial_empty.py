@@ -9,13 +9,10 @@ from typing import Any
 
 import torch
 import torch._inductor.config as inductor
-import torch.distributed as dist
-from spatial_layers import Call, largest, mean_of_gradients
+from spatial_layers import Call, divide, largest, mean_of_gradients
 from spatial_models import compare
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
-
-from mucudnn.torch import spatial
 
 
 class Squeezed(nn.Module):
@@ -56,7 +53,6 @@ def without_rows() -> dict[str, float]:
     Inductor sees no order in the data of the network "order": on the rank without rows, its graph could add
     up the means before it fetches any rows.
     """
-    mesh = spatial.init_mesh("cpu", part=dist.get_world_size(), timeout=60)
     torch.manual_seed(0)
     x, errors = torch.randn(2, 1, 7, 8, dtype=torch.float64), {}
     for (name, model), training, compiled in product(_models().items(), (True, False), (False, True)):
@@ -67,7 +63,7 @@ def without_rows() -> dict[str, float]:
         backend = "inductor" if name == "order" else "aot_eager"
         run = torch.compile(mine, backend=backend, fullgraph=True) if compiled else mine
         with torch.set_grad_enabled(training), inductor.patch(fx_graph_cache=False):
-            y, due = run(spatial.divide(x, mesh, {2: "part"})), expected(x)
+            y, due = run(divide(x)), expected(x)
         error = largest(y if isinstance(y, torch.Tensor) else y.gather(), due)
         if training:
             y.square().mean().backward()

@@ -9,17 +9,15 @@ from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
-from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
-from spatial_layers import largest
+from spatial_layers import divide, largest, noted_gatherings, row
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
 
 from mucudnn.errors import MucudnnWarning
 from mucudnn.torch import spatial
-from mucudnn.torch.parallel.spatial import gathering
 
 SAMPLES, CHANNELS, ROWS, COLUMNS = 2, 4, 7, 6
 
@@ -275,31 +273,24 @@ GATHERING = {
 """The functions that run on gathered tensors, because they read the whole sample or are not known."""
 
 
-def function_errors(names: list[str] | None = None) -> dict[str, str]:
+def function_errors() -> dict[str, str]:
     """Return the functions whose result or gradient is wrong, with the error, on this rank.
 
     A function that gathers without being in GATHERING is wrong, too.
     """
-    world = dist.get_world_size()
-    mesh = spatial.init_mesh("cpu", part=world, timeout=60)
-    both = spatial.init_mesh("cpu", b=2, c=2, timeout=60) if world == 4 else None
-    divisions = [(mesh, {2: "part"}), (mesh, {3: "part"}), (both, {2: "b", 3: "c"})]
+    divisions = [(row(), {2: "depth"}), (row(), {3: "depth"})]
+    if dist.get_world_size() == 4:
+        divisions.append((spatial.init_mesh("cpu", b=2, c=2, timeout=60), {2: "b", 3: "c"}))
     wrong = {}
     for name, function in FUNCTIONS.items():
-        if names is not None and name not in names:
-            continue
         for on, axes in divisions:
-            if on is None:
-                continue
             torch.manual_seed(1)
             x = torch.randn(SAMPLES, CHANNELS, ROWS, COLUMNS, dtype=torch.float64)
             whole, mine = x.clone().requires_grad_(), x.clone().requires_grad_()
             due = function(whole)
             weights = _weights(*due.shape)
             (due * weights).sum().backward()
-            gathered: list[Any] = []
-            with warnings.catch_warnings(), patch.object(gathering, "listeners", [gathered.append]):
-                warnings.simplefilter("ignore", MucudnnWarning)
+            with noted_gatherings() as gathered:
                 try:
                     y = function(spatial.divide(mine, on, axes))
                 except Exception as error:
@@ -324,8 +315,7 @@ class Sorting(nn.Module):
 
 def warned() -> list[str]:
     """Return the warnings of a model that runs twice."""
-    mesh = spatial.init_mesh("cpu", part=dist.get_world_size(), timeout=60)
-    x = spatial.divide(torch.randn(2, CHANNELS, ROWS, COLUMNS, dtype=torch.float64), mesh, {2: "part"})
+    x = divide(torch.randn(2, CHANNELS, ROWS, COLUMNS, dtype=torch.float64))
     model = nn.Sequential(OrderedDict(first=nn.ReLU(), inner=Sorting()))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -4,25 +4,45 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
+from dimensions import layer_class
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from mucudnn.errors import MucudnnWarning
 from mucudnn.torch import spatial
+from mucudnn.torch.parallel.spatial import gathering
 
-CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
-TRANSPOSED = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
-MAXIMA = {1: nn.MaxPool1d, 2: nn.MaxPool2d, 3: nn.MaxPool3d}
-MEANS = {1: nn.AvgPool1d, 2: nn.AvgPool2d, 3: nn.AvgPool3d}
-ADAPTIVE_MEANS = {1: nn.AdaptiveAvgPool1d, 2: nn.AdaptiveAvgPool2d, 3: nn.AdaptiveAvgPool3d}
-ADAPTIVE_MAXIMA = {1: nn.AdaptiveMaxPool1d, 2: nn.AdaptiveMaxPool2d, 3: nn.AdaptiveMaxPool3d}
-BATCH_NORMS = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
-INSTANCE_NORMS = {1: nn.InstanceNorm1d, 2: nn.InstanceNorm2d, 3: nn.InstanceNorm3d}
 LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
+
+
+@cache
+def row() -> DeviceMesh:
+    """Return the mesh of all ranks along one dimension."""
+    return spatial.init_mesh("cpu", depth=dist.get_world_size(), timeout=60)
+
+
+def divide(x: torch.Tensor, **options: Any) -> Any:
+    """Divide the first spatial axis over all ranks."""
+    return spatial.divide(x, row(), {2: "depth"}, **options)
+
+
+@contextmanager
+def noted_gatherings() -> Iterator[list[Any]]:
+    """Yield a list that collects the events of gatherings, which give no warning."""
+    events: list[Any] = []
+    with warnings.catch_warnings(), patch.object(gathering, "listeners", [events.append]):
+        warnings.simplefilter("ignore", MucudnnWarning)
+        yield events
 
 
 class Call(nn.Module):
@@ -68,7 +88,7 @@ def _convolution(r: random.Random, dims: int, channels: int, sizes: list[int]) -
     stride = [r.randint(1, 3) for _ in range(dims)]
     if r.random() < 0.15:
         padding, stride = r.choice(["same", "valid"]), [1] * dims
-    return CONVOLUTIONS[dims](
+    return layer_class("Conv", dims)(
         channels, groups * r.randint(1, 3), kernel, stride=stride, padding=padding,
         dilation=[r.choice([1, 1, 2, 3]) for _ in range(dims)], groups=groups, bias=r.random() < 0.6,
         padding_mode=mode,
@@ -78,7 +98,7 @@ def _convolution(r: random.Random, dims: int, channels: int, sizes: list[int]) -
 def _transposed(r: random.Random, dims: int, channels: int, sizes: list[int]) -> nn.Module:
     groups = r.choice([1, 1, channels])
     stride = [r.randint(1, 4) for _ in range(dims)]
-    return TRANSPOSED[dims](
+    return layer_class("ConvTranspose", dims)(
         channels, groups * r.randint(1, 3), [r.randint(1, 4) for _ in range(dims)], stride=stride,
         padding=[r.randint(0, 2) for _ in range(dims)], output_padding=[r.randrange(s) for s in stride],
         dilation=[r.choice([1, 1, 2]) for _ in range(dims)], groups=groups, bias=r.random() < 0.6,
@@ -87,7 +107,7 @@ def _transposed(r: random.Random, dims: int, channels: int, sizes: list[int]) ->
 
 def _max_pool(r: random.Random, dims: int, channels: int, sizes: list[int]) -> nn.Module:
     kernel = [r.randint(1, 4) for _ in range(dims)]
-    return MAXIMA[dims](
+    return layer_class("MaxPool", dims)(
         kernel, stride=[r.randint(1, 3) for _ in range(dims)], padding=[r.randint(0, k // 2) for k in kernel],
         dilation=[r.choice([1, 1, 2]) for _ in range(dims)], ceil_mode=r.random() < 0.4,
     )  # fmt: skip
@@ -96,23 +116,23 @@ def _max_pool(r: random.Random, dims: int, channels: int, sizes: list[int]) -> n
 def _mean_pool(r: random.Random, dims: int, channels: int, sizes: list[int]) -> nn.Module:
     kernel = [r.randint(1, 4) for _ in range(dims)]
     more: dict[str, Any] = {"divisor_override": r.choice([None, 3])} if dims > 1 else {}
-    return MEANS[dims](
+    return layer_class("AvgPool", dims)(
         kernel, stride=[r.randint(1, 3) for _ in range(dims)], padding=[r.randint(0, k // 2) for k in kernel],
         ceil_mode=r.random() < 0.4, count_include_pad=r.random() < 0.5, **more,
     )  # fmt: skip
 
 
 def _adaptive(r: random.Random, dims: int, channels: int, sizes: list[int]) -> nn.Module:
-    kind = r.choice([ADAPTIVE_MEANS, ADAPTIVE_MAXIMA])
-    return kind[dims]([r.randint(1, n + 1) for n in sizes] if r.random() < 0.7 else 1)
+    kind = r.choice(["AdaptiveAvgPool", "AdaptiveMaxPool"])
+    return layer_class(kind, dims)([r.randint(1, n + 1) for n in sizes] if r.random() < 0.7 else 1)
 
 
 def _norm(r: random.Random, dims: int, channels: int, sizes: list[int]) -> nn.Module:
     norms = [
-        lambda: BATCH_NORMS[dims](channels, affine=r.random() < 0.8),
-        lambda: BATCH_NORMS[dims](channels).eval(),
+        lambda: layer_class("BatchNorm", dims)(channels, affine=r.random() < 0.8),
+        lambda: layer_class("BatchNorm", dims)(channels).eval(),
         lambda: nn.GroupNorm(r.choice([g for g in range(1, channels + 1) if channels % g == 0]), channels),
-        lambda: INSTANCE_NORMS[dims](channels, affine=r.random() < 0.5),
+        lambda: layer_class("InstanceNorm", dims)(channels, affine=r.random() < 0.5),
     ]
     module = r.choice(norms)()
     for parameter in module.parameters():
@@ -181,16 +201,13 @@ def errors(module: nn.Module, x: torch.Tensor, axes: dict[int, str], mesh: Any) 
 
 def random_layers(seeds: list[int]) -> list[tuple[int, str, float, float]]:
     """Return each seed with its layer and the errors of result and gradients on this rank."""
-    world = dist.get_world_size()
-    meshes = {1: spatial.init_mesh("cpu", a=world)}
-    if world == 4:
-        meshes[2] = spatial.init_mesh("cpu", b=2, c=2)
+    both = spatial.init_mesh("cpu", b=2, c=2) if dist.get_world_size() == 4 else None
     results = []
     for seed in seeds:
         module, x, axis = layer(seed)
-        axes, mesh = {axis: "a"}, meshes[1]
-        if 2 in meshes and x.dim() > 3 and seed % 2:
-            axes, mesh = {2: "b", 3: "c"}, meshes[2]
+        axes, mesh = {axis: "depth"}, row()
+        if both and x.dim() > 3 and seed % 2:
+            axes, mesh = {2: "b", 3: "c"}, both
         text = f"{module} on {tuple(x.shape)}, divided on {axes}"
         try:
             of_result, of_gradients = errors(module, x, axes, mesh)
@@ -214,8 +231,7 @@ class _Copies(TorchDispatchMode):
 
 def copies_of_padding() -> tuple[int, int]:
     """Return the copies that zeros around a divided tensor cost, if both ends get as many, and otherwise."""
-    mesh = spatial.init_mesh("cpu", part=dist.get_world_size())
-    x, w = spatial.divide(torch.ones(1, 2, 8, 6), mesh, {2: "part"}), torch.ones(3, 2, 3, 3)
+    x, w = divide(torch.ones(1, 2, 8, 6)), torch.ones(3, 2, 3, 3)
     counts = []
     for pad in ((1, 1, 1, 1), (2, 0, 1, 1)):
         with _Copies() as copies:

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
-from unittest.mock import patch
 
 import torch
-import torch.distributed as dist
+from spatial_layers import divide, noted_gatherings
 from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
-
-from mucudnn.errors import MucudnnWarning
-from mucudnn.torch import spatial
-from mucudnn.torch.parallel.spatial import gathering
 
 SAMPLES, CLASSES, ROWS, COLUMNS = 2, 3, 7, 6
 Loss = Callable[[Any, Any], Any]
@@ -103,7 +97,6 @@ def loss_errors(package: str) -> tuple[dict[str, Any], dict[str, list[str]]]:
     """
     from bench.suites.devices.spatial import Precise
 
-    mesh = spatial.init_mesh("cpu", part=dist.get_world_size(), timeout=60)
     errors: dict[str, Any] = {}
     gathered: dict[str, list[str]] = {}
     generator = torch.Generator().manual_seed(4)
@@ -114,16 +107,16 @@ def loss_errors(package: str) -> tuple[dict[str, Any], dict[str, list[str]]]:
         with Precise():
             due = loss(whole, labels)
         due.backward()
-        noted: list[Any] = []
-        for targets in labels, spatial.divide(labels, mesh, {2: "part"}):
+        gathered[name] = []
+        for targets in labels, divide(labels):
             mine.grad = None
-            with warnings.catch_warnings(), patch.object(gathering, "listeners", [noted.append]), Precise():
-                warnings.simplefilter("ignore", MucudnnWarning)
+            with noted_gatherings() as noted, Precise():
                 try:
-                    value = loss(spatial.divide(mine, mesh, {2: "part"}), targets)
+                    value = loss(divide(mine), targets)
                 except Exception as error:
                     errors[name] = f"{type(error).__name__}: {error}"
                     break
+            gathered[name] += [event.function for event in noted]
             value.backward()
             scale = whole.grad.abs().max()
             error = max(
@@ -131,5 +124,4 @@ def loss_errors(package: str) -> tuple[dict[str, Any], dict[str, list[str]]]:
                 float((mine.grad - whole.grad).abs().max() / scale),
             )
             errors[name] = max(error, errors.get(name, 0.0))
-        gathered[name] = sorted({event.function for event in noted})
     return errors, gathered

@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
+from spatial_layers import divide
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
 from torch.utils.checkpoint import checkpoint
@@ -81,11 +82,10 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _mesh_and_input() -> tuple[Any, torch.Tensor]:
-    """Return a mesh and an input of ones, on a rank with its own seed."""
-    mesh = spatial.init_mesh("cpu", depth=dist.get_world_size(), timeout=60)
+def _seeded_input() -> torch.Tensor:
+    """Return an input of ones, on a rank with its own seed."""
     torch.manual_seed(dist.get_rank())
-    return mesh, torch.ones(SAMPLES, CHANNELS, ROWS, 6, dtype=torch.float64)
+    return torch.ones(SAMPLES, CHANNELS, ROWS, 6, dtype=torch.float64)
 
 
 def random_functions() -> list[str]:
@@ -93,10 +93,10 @@ def random_functions() -> list[str]:
 
     Dropout of elements comes before each: parts of different lengths must not move the generators apart.
     """
-    mesh, x = _mesh_and_input()
+    x = _seeded_input()
     wrong = []
     for name, function in {**FUNCTIONS, **{key: make() for key, make in LAYERS.items()}}.items():
-        divided = spatial.divide(x, mesh, {2: "depth"})
+        divided = divide(x)
         F.dropout(divided, 0.5)
         state = torch.get_rng_state()
         result = function(divided).gather()
@@ -115,12 +115,12 @@ def random_gradients() -> dict[str, bool]:
     """Return whether all ranks have the same loss and gradients in the layers after the border."""
     are_equal = {}
     for name, repeated in (("drop path", False), ("drop path", True), ("dropout of channels", True)):
-        mesh, x = _mesh_and_input()
+        x = _seeded_input()
         first, head = nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1).double(), Head().double()
         for parameter in (*first.parameters(), *head.parameters()):
             dist.broadcast(parameter.detach(), 0)
         body = nn.Sequential(first, LAYERS[name](), nn.Dropout(0.2))
-        x_divided = spatial.divide(x, mesh, {2: "depth"})
+        x_divided = divide(x)
         y = checkpoint(body, x_divided, use_reentrant=False) if repeated else body(x_divided)
         loss = head(y).square().mean()
         loss.backward()
@@ -143,17 +143,16 @@ def random_groups() -> list[list[float]]:
 
 def equal_seeds() -> bool:
     """Return whether `divide` leaves generators with equal seeds unchanged."""
-    mesh = spatial.init_mesh("cpu", depth=dist.get_world_size(), timeout=60)
     torch.manual_seed(5)
     expected = torch.randn(3)
     torch.manual_seed(5)
-    spatial.divide(torch.ones(1, 1, 4), mesh, {2: "depth"})
+    divide(torch.ones(1, 1, 4))
     return torch.equal(torch.randn(3), expected)
 
 
 def early() -> dict[str, list[str]]:
     """Return the errors of ranks that drew a tensor, or a model's parameters, before they divide."""
-    mesh, x = _mesh_and_input()
+    x = _seeded_input()
     noise, norm = torch.randn(SAMPLES, 1, 1, 1), nn.GroupNorm(1, CHANNELS).double()
     nn.init.normal_(norm.weight)
     layers: dict[str, Callable[[Any], Any]] = {
@@ -164,7 +163,7 @@ def early() -> dict[str, list[str]]:
     }
     errors: dict[str, list[str]] = {name: [] for name in layers}
     for name, layer in 2 * list(layers.items()):  # an error that a program caught is raised again
-        divided = spatial.divide(x, mesh, {2: "depth"})
+        divided = divide(x)
         try:
             layer(divided)
         except spatial.DivergedError as error:
@@ -177,8 +176,8 @@ def repeated() -> tuple[int, int]:
 
     The ranks computed the whole tensor with different rounding.
     """
-    mesh, x = _mesh_and_input()
-    divided, layer = spatial.divide(x, mesh, {2: "depth"}), nn.PReLU().double()
+    x = _seeded_input()
+    divided, layer = divide(x), nn.PReLU().double()
     whole = torch.randn(SAMPLES, CHANNELS, 1, 1) * (1 + 1e-7 * dist.get_rank())
     counts = []
     for _ in range(2):

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from spatial_layers import divide, row
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.modules._functions import SyncBatchNorm
@@ -49,13 +50,12 @@ class Cubed(torch.autograd.Function):
 
 def refusals() -> list[str]:
     """Return the cases that are accepted although they should be refused."""
-    world = dist.get_world_size()
-    mesh = spatial.init_mesh("cpu", depth=world)
-    x = spatial.divide(torch.randn(2, 4, 8, 6), mesh, {2: "depth"})
+    world, mesh = dist.get_world_size(), row()
+    x = divide(torch.randn(2, 4, 8, 6))
     layer, nameless = nn.Conv2d(4, 4, 3, padding=1), init_device_mesh("cpu", (world,))
     layers = nn.Sequential(nn.Conv2d(4, 4, 3), nn.ConvTranspose2d(4, 4, 3))
     invariant = mt.convert(layers, batch_invariant=True)
-    short, row = torch.ones(1, 1, 8), torch.ones(1, 1, 1)
+    short = torch.ones(1, 1, 8)
     calls: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
         "a written result": (TypeError, "without out=", lambda: torch.sort(x, out=(x, x))),
         "another shape in place": (TypeError, "changes the shape", lambda: x.clone().swapaxes_(1, 3)),
@@ -84,7 +84,7 @@ def refusals() -> list[str]:
         "a whole tensor of another size": (ValueError, "fit", lambda: x + torch.randn(2, 4, 7, 6)),
         "no such dimension": (ValueError, "no dimension", lambda: spatial.divide(short, mesh, {2: "h"})),
         "the axis of samples": (ValueError, "axis 0", lambda: spatial.divide(short, mesh, {0: "depth"})),
-        "a short axis": (ValueError, "fewer than", lambda: spatial.divide(row, mesh, {2: "depth"})),
+        "a short axis": (ValueError, "fewer than", lambda: divide(torch.ones(1, 1, 1))),
         "a mesh of another size": (ValueError, "be equal", lambda: spatial.init_mesh("cpu", depth=world + 1)),
         "batch_invariant": (ValueError, "leave batch_invariant out", lambda: invariant[0](x)),
         "batch_invariant, transposed": (ValueError, "leave batch_invariant out", lambda: invariant[1](x)),
@@ -95,7 +95,7 @@ def refusals() -> list[str]:
         ),
         "statistics": (
             ValueError, "statistics",
-            lambda: spatial.divide(torch.ones(1, 1, 8), mesh, {2: "depth"}, statistics="some"),
+            lambda: divide(short, statistics="some"),
         ),
     }  # fmt: skip
     wrong = []
@@ -114,26 +114,29 @@ def refusals() -> list[str]:
 
 def divergence(kind: str) -> str:
     """Return the error of ranks that do not agree."""
-    rank = dist.get_rank()
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
     try:
         if kind == "mesh":
             spatial.init_mesh("cpu", **({"a": 2, "b": 1} if rank else {"a": 1, "b": 2}))
-        mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
         torch.manual_seed(1)
-        x = torch.randn(1, 2, 8 + (kind == "shape") * rank, 6)
+        # The ranks add up many columns in a ring.
+        x = torch.randn(1, 1 << 15 if kind == "large sum" else 4, 32 + (kind == "shape") * rank)
         if kind == "values":
             x += rank
         if kind == "type" and rank:
             x = x.double()
         if kind == "gradient" and rank:
             x.requires_grad_()
-        divided = spatial.divide(x, mesh, {2: "depth"})
-        if kind == "model":
-            nn.Conv2d(2, 2, 3 if rank else 5, padding=1)(divided)
-        if kind == "order" and rank:
-            divided.sum()
-        elif kind == "order":
-            divided.gather()
+        divided = divide(x)
+        if kind == "model":  # two of four ranks exchange nothing with the last one
+            paddings = 1, 2 if rank == last else 1, 0, 0, 0, 0
+            nn.Sequential(*(nn.Conv1d(4, 4, 3, padding=padding) for padding in paddings))(divided).sum()
+        if kind in ("sum", "large sum"):
+            divided.sum([0, 2] if rank else [0, 1, 2])
+        if kind == "order":
+            divided.sum() if rank else divided.gather()
+        if kind == "border":
+            nn.Conv1d(4, 4, 3)(divided) if rank else divide(x)
     except spatial.DivergedError as error:
         return str(error)
     return "no error"
@@ -143,8 +146,7 @@ def absence() -> str:
     """Return the error of rank 0, for which rank 1 waits instead of taking part."""
     store = dist.distributed_c10d._get_default_store()
     if dist.get_rank():
-        mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
-        spatial.divide(torch.ones(1, 2, 8, 6), mesh, {2: "depth"})
+        divide(torch.ones(1, 2, 8, 6))
         store.wait(["raised"])
         return ""
     mesh = spatial.init_mesh("cpu", timeout=1, depth=dist.get_world_size())
@@ -157,52 +159,11 @@ def absence() -> str:
     return "no error"
 
 
-def far_divergence() -> str:
-    """Return the error of each of four ranks if the last rank runs a different second layer."""
-    world = dist.get_world_size()
-    mesh = spatial.init_mesh("cpu", depth=world)
-    torch.manual_seed(1)
-    padding = 2 if dist.get_rank() == world - 1 else 1
-    layers = [nn.Conv1d(1, 1, 3, padding=1), nn.Conv1d(1, 1, 3, padding=padding), *[nn.Conv1d(1, 1, 3)] * 4]
-    try:
-        nn.Sequential(*layers)(spatial.divide(torch.randn(1, 1, 32), mesh, {2: "depth"})).sum()
-    except spatial.DivergedError as error:
-        return str(error)
-    return "no error"
-
-
-def different_sums(columns: int) -> str:
-    """Return the error of ranks that add up tensors of different sizes, with a ring for many columns."""
-    mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
-    x = spatial.divide(torch.randn(1, columns, 8), mesh, {2: "depth"})
-    try:
-        x.sum([0, 2] if dist.get_rank() else [0, 1, 2])
-    except spatial.DivergedError as error:
-        return str(error)
-    return "no error"
-
-
-def border_against_layer() -> str:
-    """Return the error of two ranks, one of which divides a tensor while the other runs a layer."""
-    mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
-    x = torch.ones(1, 1, 8)
-    mine = spatial.divide(x, mesh, {2: "depth"})
-    try:
-        if dist.get_rank():
-            nn.Conv1d(1, 1, 3)(mine)
-        else:
-            spatial.divide(x, mesh, {2: "depth"})
-    except spatial.DivergedError as error:
-        return str(error)
-    return "no error"
-
-
 def settled() -> str:
     """Return the disagreement that the watch sees after the ranks caught a disagreement at a border."""
-    mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
-    name = mesh.get_group("depth").group_name
+    name = row().get_group("depth").group_name
     with suppress(spatial.DivergedError):
-        spatial.divide(torch.full((1, 1, 8), float(dist.get_rank())), mesh, {2: "depth"})
+        divide(torch.full((1, 1, 8), float(dist.get_rank())))
     for _ in range(2):  # the second time, all ranks have published their notes
         differing = watching.disagreement(name)
         dist.barrier()
@@ -214,12 +175,11 @@ def slow_rank() -> float:
 
     The late rank comes after the watch of another rank has looked for a disagreement.
     """
-    mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
     torch.manual_seed(1)
     layer, x = nn.Conv1d(1, 1, 3, padding=1), torch.randn(1, 1, 8)
-    mine = spatial.divide(x, mesh, {2: "depth"})
+    mine = divide(x)
     if dist.get_rank():
-        key = watching.key_of(mesh.get_group("depth"), 0)
+        key = watching.key_of(row().get_group("depth"), 0)
         watching.store().wait([key], timedelta(seconds=60))
     y = layer(mine)
     return (y.gather() - layer(x)).abs().max().item()
