@@ -45,77 +45,29 @@ def convert(
 ) -> Model:
     """Divide the convolutions of a model, in place, and return the model.
 
-    Every nn.Conv1d, 2d and 3d, at any depth, runs divided from then on, and `restore` undoes it. A converted
-    model raises no new errors. A convolution that cannot be divided runs as before: with an empty mini-batch,
-    complex numbers or subclasses of tensors, on a device without an engine, in a compiled transform, or
-    captured by a CUDA graph. If the cause shows only when the convolution is prepared or run, a
-    MucudnnWarning says so.
+    Every nn.Conv1d, 2d and 3d, at any depth, runs divided from then on; `restore` undoes it. [Some calls run
+    as before](torch.md#what-stays-as-it-was).
 
     Args:
-        model: a module that has convolutions. Subclasses of the three modules are left alone. If they hold
-            most of the convolutions' weights, a MucudnnWarning names them. Parametrized modules are
-            subclasses, so convert a model before you parametrize it. Lazy modules are subclasses until they
-            have run.
-        workspace: the most bytes of scratch memory that a pass of a convolution uses: a number, "16MiB", or
-            "none" for no limit. By default MUCUDNN_WORKSPACE_LIMIT.
-        plan: a Plan of `mucudnn.torch.plan`, or the path of one, which the model follows. If the plan has
-            shares, identical layers take them in the order of the model. A kernel that the plan lacks, such
-            as a smaller last mini-batch, runs within `workspace`.
-        tune: when to measure the kernels that neither a plan nor the cache has. "eager" measures when a shape
-            comes again: programs whose every step has another size would not earn the measurements back. With
-            few shapes for each layer, a shape is measured when it comes for the second time, with many shapes
-            when it has come more often. Until then PyTorch's own convolutions run. They respect no limit and
-            no promise, so with one that you name, here or by the variables, a model of the costs chooses
-            what runs. "never" measures nothing and leaves undecided calls to PyTorch, also compiled and
-            transformed ones. Ctrl-C loses no measurements.
-        numerics: "strict" to make each result a sum over its own window: neither FFT nor Winograd nor TF32
-            runs, so a NaN, an infinity or a large value reaches no other result, and zeros stay zero. The
-            default is the plan's, or MUCUDNN_NUMERICS, or "fast".
-        batch_invariant: True to make the bits of a sample's result and of its data gradient depend neither on
-            the other samples nor on their number.
-        choice: "fixed" to measure nothing: a model of the costs chooses, equally on equal machines. By
-            default times decide.
-        budget: the time that the model's measurements may take, such as "30s" or "2min"; the default is
-            MUCUDNN_BUDGET. Once it is spent, each kernel gets only the measurements that a choice cannot do
-            without: PyTorch's own convolution, and an algorithm that runs undivided. The best choice so far
-            stays until a later process, which makes the rest within its own budget. Without a budget, "eager"
-            paces itself: the decisions take at most 1.5 times as long as the program's own work so far, and
-            those that have to wait are made in later steps. With "none" a step makes all of its decisions.
-        remeasure: True to use no measurement from before this call, as with MUCUDNN_REMEASURE=1.
+        model: a module that has convolutions. Subclasses of the three modules are left alone, so convert a
+            model before you parametrize it, and lazy modules after a run.
+        workspace: the scratch memory that a pass of a convolution may use: bytes, "16MiB", or "none" for no
+            limit. By default MUCUDNN_WORKSPACE_LIMIT.
+        plan: a Plan of `mucudnn.torch.plan`, or its path. A kernel that the plan lacks, as of a
+            smaller last batch, runs within `workspace`.
+        tune: "eager" [to measure](torch.md#when-it-measures) a shape when it comes again, or "never" to leave
+            to PyTorch what neither a plan nor the cache decides.
+        numerics: "strict" to exclude FFT, Winograd and TF32, which [spread a NaN](../numerics.md) or a large
+            value. The default is the plan's, MUCUDNN_NUMERICS or "fast".
+        batch_invariant: True to make a sample's bits depend neither on other samples nor on their number.
+        choice: "fixed" to choose by a model of the costs, equally on equal machines, and measure nothing.
+        budget: the time that measurements may take, such as "30s"; "none" to make a step's decisions at once.
+            The default is MUCUDNN_BUDGET, else the decisions take at most 1.5 times the program's own work.
+        remeasure: True to use no measurement from before this call.
 
     Raises:
-        UsageError: the model has no convolutions, or `tune`, `numerics`, `choice` or `budget` is unknown.
+        UsageError: the model has no convolutions, or an argument is unknown.
         MucudnnError: the plan cannot be read.
-
-    **Promises.** Models with `numerics`, `batch_invariant` or `choice` do not compare whole steps, and their
-    transposed convolutions promise the same. A MucudnnWarning says where PyTorch itself runs a convolution,
-    which promises nothing.
-
-    **Whole steps.** When all convolutions are decided, the model compares whole steps: some of its next steps
-    run with the choices, some with PyTorch's own convolutions, and some with a mixture of both, in which the
-    choices run where they save at least a quarter of a call's time. A way usually gets at most eight steps,
-    or 65 short ones, and twice as many if the result is then still open. The fastest way stays, for each
-    shape of the input, and the log says which one. PyTorch's own convolutions stay when the steps leave
-    doubt. The cache keeps the times, so that a later process does not compare again. Models with a plan or
-    with "never" do not compare, nor do programs that call `torch.use_deterministic_algorithms(True)`.
-
-    **Unchanged.** Parameters, state_dict, hooks, DistributedDataParallel, pickling and copies stay as they
-    were. A process that loads a pickled model needs mucudnn.
-
-    **Exports.** Quantization and `torch.jit.script` look for PyTorch's own classes: restore the model first.
-    `torch.jit.trace` keeps a model divided, and so does `torch.export` with strict=True, except in PyTorch
-    2.9; no other process knows its plan. ONNX and every other `torch.export` get PyTorch's own convolutions.
-    `torch.fx` treats converted modules as leaves, so a traced model stays converted.
-
-    **torch.compile.** On the CPU, Inductor keeps PyTorch's convolutions except those for which the engine is
-    measured faster while the model is compiled. Other backends, models with a plan and GPUs get operators
-    that choose in each call.
-
-    **Threads.** On the CPU a convolution uses as many threads as PyTorch (`torch.set_num_threads`), or
-    MUCUDNN_THREADS if that is set. Each number of threads has its own measurements.
-
-    **Transforms.** Under the transforms of `torch.func` and in forward mode the convolutions are divided too.
-    vmap runs one larger convolution, which the plan lacks and which therefore runs within `workspace`.
     """
     # Raise errors about the limit or the plan here instead of in the model's first call.
     limit, known = spelled(workspace), None if plan is None else known_plan(plan)
