@@ -74,16 +74,6 @@ Timing KernelTimer::time(const Task& task, int runs, double budget_ms, double ho
       task.algorithm);
 }
 
-std::optional<std::vector<double>> KernelTimer::compare(
-    const std::vector<const PreparedKernel*>& configurations, int rounds) {
-  const InterleavedTimes ran =
-      mucudnn::compare(engine_, device_, configurations, region_.tensors, workspace_, rounds);
-  if (ran.is_busy) return std::nullopt;
-  std::vector<double> estimates;
-  for (const std::vector<double>& times : ran.times_ms) estimates.push_back(second_lowest(times));
-  return estimates;
-}
-
 char* KernelTimer::allocate_random(std::size_t size) {
   char* const data = memories_.emplace_back(allocate(device_, size)).get();
   fill_random(device_, kernel_.problem.data_type, data, size, 1);

@@ -5,7 +5,6 @@
 #include <limits>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,11 +49,6 @@ class KernelTimer {
   // `hopeless_ms`. An uncounted run comes before, since it may wait for memory that was never touched. Throws
   // what measure() throws.
   Timing race(const Task& task, double hopeless_ms, double budget_ms);
-
-  // Returns the estimated times in ms of whole configurations, interleaved; nothing if other programs
-  // disturbed too many runs. Throws EngineError.
-  std::optional<std::vector<double>> compare(const std::vector<const PreparedKernel*>& configurations,
-                                             int rounds);
 
  private:
   char* allocate_random(std::size_t size);

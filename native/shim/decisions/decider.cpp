@@ -5,7 +5,6 @@
 #include "core/locked_file.hpp"
 #include "core/log.hpp"
 #include "cudnn/context.hpp"
-#include "shim/decisions/notes.hpp"
 #include "shim/decisions/sample_slices.hpp"
 
 namespace mucudnn::shim {
@@ -101,10 +100,8 @@ std::unique_ptr<const KnownKernel> Decider::decide(cudnnHandle_t handle, const K
     library_->check(library_->cudnnGetStream(handle, &stream), "cudnnGetStream");
     may_measure = !device_->is_capturing(stream);
   }
-  auto measured = measurements_->find_or_measure(*engine, kernel, api, may_measure, {own, {}});
+  auto measured = measurements_->find_or_measure(*engine, kernel, api, may_measure, own);
   if (!measured) return nullptr;
-  const std::vector<PreparedChoice> groups =
-      prepare_groups(*engine, kernel, api, MeasuredKernel(kernel.problem.mini_batch, *measured), may_measure);
   for (;;) {
     measured->erase(
         std::remove_if(measured->begin(), measured->end(),
@@ -114,12 +111,11 @@ std::unique_ptr<const KnownKernel> Decider::decide(cudnnHandle_t handle, const K
     if (api == Api::graph) {
       const bool is_for_all = own == nullptr || options_.thorough;
       return std::make_unique<const KnownKernel>(kernel.pass, std::move(times),
-                                                 is_for_all ? "" : own->algorithm, groups);
+                                                 is_for_all ? "" : own->algorithm);
     }
     const std::size_t before = refused.size();
     std::vector<PreparedChoice> choices = prepare_each(*engine, kernel, times.desirable(), refused);
     if (refused.size() > before) continue;  // the desirable set changes without the refused slices
-    choices.insert(choices.end(), groups.begin(), groups.end());
     const Permissions permitted =
         permissions(kernel.pass, measurements_->undivided_algorithms(kernel, api), -1);
     return std::make_unique<const KnownKernel>(kernel.pass, std::move(choices), permitted,
@@ -182,21 +178,6 @@ std::unique_ptr<const KnownKernel> Decider::follow_plan(Engine& engine, const Ke
   if (api == Api::legacy)
     permitted = permissions(kernel.pass, runnable_algorithms(engine.enumerate(kernel)), planned);
   return std::make_unique<const KnownKernel>(kernel.pass, std::move(usable), permitted, std::move(preferred));
-}
-
-std::vector<PreparedChoice> Decider::prepare_groups(Engine& engine, const Kernel& kernel, Api api,
-                                                    const MeasuredKernel& whole, bool may_measure) {
-  std::vector<PreparedChoice> choices;
-  for (const PlanGroups& groups :
-       measurements_->find_or_measure_groups(engine, kernel, api, whole, may_measure))
-    choices.push_back(choice_of({}, groups));
-  std::vector<Slice> refused;  // groups name the slice themselves in the warning
-  choices = prepare_each(engine, kernel, std::move(choices), refused);
-  for (PreparedChoice& choice : choices) {
-    const std::vector<std::string> notes = choice.notes();
-    choice.is_deterministic = std::all_of(notes.begin(), notes.end(), is_deterministic);
-  }
-  return choices;
 }
 
 std::vector<PreparedChoice> Decider::prepare_each(Engine& engine, const Kernel& kernel,

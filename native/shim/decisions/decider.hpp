@@ -58,10 +58,6 @@ class Decider {
                                                          std::vector<Slice>& refused) const;
   std::unique_ptr<const KnownKernel> follow_plan(Engine& engine, const Kernel& kernel, Api api,
                                                  const PlanKernel& plan, std::vector<Slice>& refused) const;
-  // Returns the groups of channels that were measured to be fast, or are measured now if `may_measure`. They
-  // are prepared. `whole` has the times of the kernel itself.
-  std::vector<PreparedChoice> prepare_groups(Engine& engine, const Kernel& kernel, Api api,
-                                             const MeasuredKernel& whole, bool may_measure);
   // Returns the choices that can be prepared, and warns about the others.
   std::vector<PreparedChoice> prepare_each(Engine& engine, const Kernel& kernel,
                                            std::vector<PreparedChoice> choices,

@@ -123,7 +123,6 @@ void Journal::take(Plan plan, const Kernel& kernel, Sizes& sizes) const {
       measured.measured_at = seconds;
       if (!(is_raced && thorough_)) keep(known, measured);
     }
-    if (!written.groups.empty()) known.groups.push_back(std::move(written.groups));
     for (auto& [api, all] : written.candidates) known.candidates.insert_or_assign(api, std::move(all));
   }
 }
@@ -138,23 +137,6 @@ void Journal::append(const Kernel& kernel, const Sizes& learned) {
     if (known.is_complete) written.candidates = known.candidates;
     for (const auto& [algorithm, measured] : known.measured) written.measured.push_back(measured);
   }
-  write(plan);
-}
-
-void Journal::add_groups(const Kernel& kernel, const Configuration& division, const PlanGroups& groups) {
-  const auto entry = entry_for(kernel);
-  {
-    const std::lock_guard<Journal> lock(*this);
-    entry->sizes[kernel.problem.mini_batch].groups.push_back(groups);
-  }
-  PlanKernel written;
-  written.kernel = kernel;
-  written.chosen = division;
-  written.groups = groups;
-  write({{}, {written}});
-}
-
-void Journal::write(Plan plan) {
   if (path_.empty() || plan.kernels.empty()) return;
   plan.header.insert(identity_.begin(), identity_.end());
   plan.header[kMeasuredAt] = std::to_string(std::time(nullptr));

@@ -22,8 +22,6 @@ struct Known {
   std::map<std::string, MeasuredPart> measured;  // the key is the algorithm
   // All that can run. The key is the API: "legacy" or "graph".
   std::map<std::string, std::vector<Listed>> candidates;
-  // Groups of channels that were run whole. Their times are comparable with the measured ones.
-  std::vector<PlanGroups> groups;
   bool is_complete = true;  // false if a call failed temporarily; such candidates are not kept
 };
 
@@ -58,9 +56,6 @@ class Journal {
   // cannot be written. Waits once for another process that has locked it.
   void append(const Kernel& kernel, const Sizes& learned);
 
-  // Adds groups of channels to the entry and to the file. `division` is the kernel's own, without groups.
-  void add_groups(const Kernel& kernel, const Configuration& division, const PlanGroups& groups);
-
   void lock() { mutex_.lock(); }
   void unlock() { mutex_.unlock(); }
   // Resets the mutexes in a child of fork(), in which no thread is measuring.
@@ -69,8 +64,6 @@ class Journal {
  private:
   // The pass and the geometry as text.
   using Key = std::string;
-
-  void write(Plan plan);
 
   static Key key_of(std::string_view line);
   void index();

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <tuple>
 
-#include "shim/decisions/notes.hpp"
-
 namespace mucudnn::shim {
 namespace {
 
@@ -23,12 +21,40 @@ RaceCandidate candidate_of(const Task& task) {
   return {task.micro_batch, task.algorithm, static_cast<std::int64_t>(task.workspace)};
 }
 
+// Returns the place of the measurement that a race within one permission makes next.
+std::optional<std::size_t> next_within(const Permission& permission, Race race, const KernelTimes& times,
+                                       const std::function<bool(const Task&)>& fits) {
+  std::vector<RaceCandidate> candidates;
+  std::vector<std::size_t> places;
+  const auto add = [&](bool is_legacy_wanted) {
+    for (std::size_t i = 0; i < times.missing.size(); ++i) {
+      const auto& [task, is_deterministic] = times.missing[i];
+      const bool is_legacy = shim::is_legacy(task.algorithm);
+      if (is_legacy != is_legacy_wanted || !permission.allows(is_deterministic, is_legacy) || !fits(task))
+        continue;
+      candidates.push_back(candidate_of(task));
+      places.push_back(i);
+    }
+  };
+  add(false);  // the heuristics rank only engines
+  add(true);
+  Configuration rows;
+  for (const Measured& candidate : times.measured) {
+    if (permission.allows(candidate.is_deterministic, is_legacy(candidate.part.algorithm)))
+      rows.push_back(candidate.part);
+  }
+  race.limits = {permission.limit};
+  const auto next = next_candidate(candidates, rows, race);
+  return next ? std::optional(places[*next]) : std::nullopt;
+}
+
 }  // namespace
 
 std::vector<Permission> permissions_of(const std::vector<Listed>& callers,
                                        std::optional<std::int64_t> limit) {
   std::vector<Permission> all;
   for (const Listed& own : callers) {
+    if (is_tiled(own.algorithm)) continue;
     const bool deterministic_only = is_deterministic(own.notes);
     const std::int64_t most = limit.value_or(own.workspace);
     all.push_back({most, deterministic_only});
@@ -44,62 +70,29 @@ std::vector<Permission> permissions_of(const std::vector<Listed>& callers,
   return all;
 }
 
-KernelRace::KernelRace(std::int64_t mini_batch, const Listed* own, std::vector<Permission> permissions,
-                       std::optional<double> bytes_per_ms, bool is_on_gpu)
-    : mini_batch_(mini_batch),
-      own_(own),
-      permissions_(std::move(permissions)),
-      bytes_per_ms_(bytes_per_ms),
-      is_on_gpu_(is_on_gpu) {}
-
 std::optional<std::size_t> KernelRace::next(const KernelTimes& times,
                                             const std::function<bool(const Task&)>& fits) const {
-  if (own_ != nullptr) {
-    const auto own = std::find_if(times.missing.begin(), times.missing.end(), [&](const Missing& missing) {
-      const Task& task = missing.task;
-      return task.micro_batch == mini_batch_ && task.algorithm == own_->algorithm && fits(task);
-    });
-    if (own != times.missing.end()) return static_cast<std::size_t>(own - times.missing.begin());
-  }
-  for (const Permission& permission : permissions_) {
-    if (const auto place = next_within(permission, times, fits)) return place;
+  const auto first = std::find_if(times.missing.begin(), times.missing.end(), [&](const Missing& missing) {
+    const Task& task = missing.task;
+    const bool is_own =
+        own != nullptr && task.micro_batch == race.mini_batch && task.algorithm == own->algorithm;
+    return (is_thorough || is_own) && fits(task);
+  });
+  if (first != times.missing.end()) return static_cast<std::size_t>(first - times.missing.begin());
+  for (const Permission& permission : permissions) {
+    if (const auto place = next_within(permission, race, times, fits)) return place;
   }
   return std::nullopt;
 }
 
-std::optional<std::size_t> KernelRace::next_within(const Permission& permission, const KernelTimes& times,
-                                                   const std::function<bool(const Task&)>& fits) const {
-  std::vector<RaceCandidate> candidates;
-  std::vector<std::size_t> places;
-  const auto add = [&](bool is_legacy_wanted) {
-    for (std::size_t i = 0; i < times.missing.size(); ++i) {
-      const auto& [task, is_deterministic, takes_strides] = times.missing[i];
-      const bool is_legacy = shim::is_legacy(task.algorithm);
-      if (is_legacy != is_legacy_wanted || !permission.allows(is_deterministic, is_legacy) || !fits(task))
-        continue;
-      candidates.push_back(candidate_of(task));
-      places.push_back(i);
-    }
-  };
-  add(false);  // the heuristics rank only engines
-  add(true);
-  Configuration rows;
-  for (const Measured& candidate : times.measured) {
-    if (permission.allows(candidate.is_deterministic, is_legacy(candidate.part.algorithm)))
-      rows.push_back(candidate.part);
-  }
-  // The undivided time is that of the caller's own algorithm if it has one.
-  const Race race{mini_batch_, {permission.limit}, own_ == nullptr, bytes_per_ms_, is_on_gpu_};
-  const auto next = next_candidate(candidates, rows, race);
-  return next ? std::optional(places[*next]) : std::nullopt;
-}
-
 Timing KernelRace::measure(KernelTimer& timer, const KernelTimes& times, std::size_t place) const {
   const Task& task = times.missing[place].task;
+  if (is_thorough) return timer.measure(task);
   const Configuration rows = parts_of(times.measured);
   std::optional<double> whole_ms;
   for (const MicroConfiguration& part : rows) {
-    if (part.micro_batch == mini_batch_) whole_ms = std::min(whole_ms.value_or(part.time_ms), part.time_ms);
+    if (part.micro_batch == race.mini_batch)
+      whole_ms = std::min(whole_ms.value_or(part.time_ms), part.time_ms);
   }
   const double budget = std::max(kLeastMs, kShare * whole_ms.value_or(0));
   return timer.race(task, cutoff_ms(candidate_of(task), rows), budget);

@@ -21,12 +21,8 @@ KnownKernel::KnownKernel(Pass pass, std::vector<PreparedChoice> choices, const P
       permissions_(permissions),
       preferred_(std::move(preferred)) {}
 
-KnownKernel::KnownKernel(Pass pass, MeasuredKernel measured, std::string raced_for,
-                         std::vector<PreparedChoice> groups)
-    : pass_(pass),
-      choices_(std::move(groups)),
-      measured_(std::move(measured)),
-      raced_for_(std::move(raced_for)) {}
+KnownKernel::KnownKernel(Pass pass, MeasuredKernel measured, std::string raced_for)
+    : pass_(pass), measured_(std::move(measured)), raced_for_(std::move(raced_for)) {}
 
 const PreparedChoice* KnownKernel::choice_for(unsigned algorithm, std::int64_t workspace,
                                               bool may_group) const noexcept {
@@ -38,11 +34,9 @@ const PreparedChoice* KnownKernel::choice_for(unsigned algorithm, std::int64_t w
 
 std::optional<PreparedChoice> KnownKernel::choice_within(const Permission& permission,
                                                          std::int64_t workspace) const {
+  if (measured_) return measured_->fastest(permission, workspace);
   const PreparedChoice* const ready = ready_choice(permission, workspace);
-  std::optional<PreparedChoice> fastest;
-  if (measured_) fastest = measured_->fastest(permission, workspace);
-  if (ready != nullptr && (!fastest || ready->time_ms < fastest->time_ms)) return *ready;
-  return fastest;
+  return ready == nullptr ? std::nullopt : std::optional(*ready);
 }
 
 const PreparedChoice* KnownKernel::ready_choice(const Permission& permission,
@@ -72,15 +66,10 @@ std::optional<std::int64_t> KnownKernel::planned_workspace() const noexcept {
 }
 
 std::string KnownKernel::text() const {
-  std::vector<PreparedChoice> choices = choices_;
-  if (measured_) {
-    const std::vector<PreparedChoice> more = measured_->desirable();
-    choices.insert(choices.begin(), more.begin(), more.end());
-  }
+  std::vector<PreparedChoice> choices = measured_ ? measured_->desirable() : choices_;
   if (is_planned()) {
-    std::vector<PreparedChoice> planned;
-    for (const std::size_t index : preferred_) planned.push_back(choices[index]);
-    choices = std::move(planned);
+    choices.clear();
+    for (const std::size_t index : preferred_) choices.push_back(choices_[index]);
   }
   std::string text;
   for (const PreparedChoice& choice : choices) {

@@ -24,9 +24,8 @@ class KnownKernel {
 
   // Holds measurements, for the graph API. Each execution plan of the caller has a permission of its own, and
   // only the choice that it leads to is prepared. The race was run for the caller's algorithm `raced_for`,
-  // within its workspace; an empty name means that the measurements serve every caller. Groups of channels
-  // are prepared already.
-  KnownKernel(Pass pass, MeasuredKernel measured, std::string raced_for, std::vector<PreparedChoice> groups);
+  // within its workspace; an empty name means that the measurements serve every caller.
+  KnownKernel(Pass pass, MeasuredKernel measured, std::string raced_for);
 
   bool is_planned() const noexcept { return !preferred_.empty(); }
 

@@ -13,7 +13,6 @@ namespace mucudnn::shim {
 struct Measured {
   MicroConfiguration part;
   bool is_deterministic = false;
-  bool takes_strides = false;
 };
 
 class MeasuredKernel {

@@ -2,12 +2,9 @@
 
 #include <algorithm>
 #include <ctime>
-#include <limits>
 
 #include "core/log.hpp"
-#include "core/tiles.hpp"
 #include "cudnn/context.hpp"
-#include "shim/decisions/notes.hpp"
 
 namespace mucudnn::shim {
 
@@ -26,14 +23,12 @@ Measurements::Measurements(const Options& options, std::shared_ptr<const Library
 
 std::optional<std::vector<Measured>> Measurements::find_or_measure(Engine& engine, const Kernel& kernel,
                                                                    Api api, bool may_measure,
-                                                                   const Caller& caller) {
-  const Listed* const own = caller.own;
-  const Problem& problem = kernel.problem;
+                                                                   const Listed* own) {
   const std::vector<std::int64_t> sizes = micro_batch_sizes(options_.policy, kernel);
   const std::shared_ptr<Journal::Entry> held = journal_.entry_for(kernel);
   Journal::Entry& entry = *held;
   KernelTimes times = find(entry, sizes, api, own, may_measure);
-  if (is_enough(entry, times, kernel, api, caller))
+  if (is_enough(entry, times, kernel, api, own))
     return std::move(find(entry, sizes, api, own, false).measured);
   if (!may_measure) return std::nullopt;
   const std::lock_guard<std::mutex> lock(entry.measuring);
@@ -49,20 +44,8 @@ std::optional<std::vector<Measured>> Measurements::find_or_measure(Engine& engin
     learned[size].is_complete = enumeration.is_complete;
   }
   learn();
-  if (!is_enough(entry, times, kernel, api, caller)) {
-    const Outcome outcome =
-        measure(engine.handle(), kernel, entry, times, race_of(entry, kernel, api, caller));
-    for (const MeasuredPart& measured : outcome.measured)
-      learned[measured.part.micro_batch].measured[measured.part.algorithm] = measured;
-    // The library lists these algorithms, but they failed: never try them again.
-    for (const Task& task : outcome.failed) {
-      auto& lists = learned[task.micro_batch].candidates;
-      auto& all = lists.try_emplace(name_of(api), candidates_of(entry, task.micro_batch, api)).first->second;
-      all.erase(std::remove_if(all.begin(), all.end(),
-                               [&](const Listed& listed) { return listed.algorithm == task.algorithm; }),
-                all.end());
-    }
-  }
+  if (!is_enough(entry, times, kernel, api, own))
+    measure(engine.handle(), kernel, api, own, entry, times, learned);
   learn(false);
   journal_.append(kernel, learned);
   return std::move(times.measured);
@@ -91,11 +74,9 @@ KernelTimes Measurements::find(Journal::Entry& entry, const std::vector<std::int
     const auto measured = at.measured.find(candidate.algorithm);
     if (measured == at.measured.end() || (again && is_due(measured->second))) {
       times.missing.push_back({{size, candidate.algorithm, static_cast<std::size_t>(candidate.workspace)},
-                               is_deterministic(candidate.notes),
-                               takes_strides(candidate.notes)});
+                               is_deterministic(candidate.notes)});
     } else {
-      times.measured.push_back(
-          {measured->second.part, is_deterministic(candidate.notes), takes_strides(candidate.notes)});
+      times.measured.push_back({measured->second.part, is_deterministic(candidate.notes)});
     }
   };
   for (const std::int64_t size : sizes) {
@@ -119,41 +100,29 @@ KernelTimes Measurements::find(Journal::Entry& entry, const std::vector<std::int
 
 // Missing measurements that do not fit the memory do not matter while there are others.
 bool Measurements::is_enough(Journal::Entry& entry, const KernelTimes& times, const Kernel& kernel, Api api,
-                             const Caller& caller) {
+                             const Listed* own) {
   if (!times.unlisted.empty()) return false;
   if (times.missing.empty()) return true;
-  std::optional<std::size_t> cap;  // asking the device for it takes time
-  const auto fits = [&](const Task& task) {
-    if (!cap) cap = memory_cap();
-    return mucudnn::fits(device_, kernel.problem, task, *cap, protocol());
-  };
-  if (options_.thorough) {
-    return !times.measured.empty() &&
-           std::none_of(times.missing.begin(), times.missing.end(),
-                        [&](const Missing& missing) { return fits(missing.task); });
-  }
-  const KernelRace race = race_of(entry, kernel, api, caller);
+  const KernelRace race = race_of(entry, kernel, api, own);
   if (!race.next(times, [](const Task&) { return true; })) return true;
-  return !times.measured.empty() && !race.next(times, fits);
+  if (times.measured.empty()) return false;
+  const std::size_t cap = memory_cap();
+  return !race.next(times,
+                    [&](const Task& task) { return fits(device_, kernel.problem, task, cap, protocol()); });
 }
 
-KernelRace Measurements::race_of(Journal::Entry& entry, const Kernel& kernel, Api api, const Caller& caller) {
+KernelRace Measurements::race_of(Journal::Entry& entry, const Kernel& kernel, Api api, const Listed* own) {
   const std::int64_t size = kernel.problem.mini_batch;
-  std::vector<Permission> permissions = caller.permissions;
-  if (permissions.empty()) {
-    std::vector<Listed> owns;  // none in the graph API without an own engine: its race was run before
-    if (caller.own != nullptr) {
-      owns.push_back(*caller.own);
-    } else if (api == Api::legacy) {
-      owns = candidates_of(entry, size, api);
-      const auto is_ours = [](const Listed& listed) { return is_tiled(listed.algorithm); };
-      owns.erase(std::remove_if(owns.begin(), owns.end(), is_ours), owns.end());
-    }
-    permissions = permissions_of(owns, options_.workspace_limit);
+  std::vector<Listed> callers;  // none in the graph API without an own engine: its race was run before
+  if (own != nullptr) {
+    callers.push_back(*own);
+  } else if (api == Api::legacy) {
+    callers = candidates_of(entry, size, api);
   }
-  std::optional<double> bytes_per_ms;
-  if (library_->is_host()) bytes_per_ms = kHostBytesPerMs * options_.threads;
-  return {size, caller.own, std::move(permissions), bytes_per_ms, !library_->is_host()};
+  // The undivided time is that of the caller's own algorithm if it has one.
+  Race race{size, {}, own == nullptr, std::nullopt, !library_->is_host()};
+  if (library_->is_host()) race.bytes_per_ms = kHostBytesPerMs * options_.threads;
+  return {race, own, permissions_of(callers, options_.workspace_limit), options_.thorough};
 }
 
 bool Measurements::is_allowed(const Listed& candidate) const {
@@ -161,69 +130,59 @@ bool Measurements::is_allowed(const Listed& candidate) const {
          (!options_.strict || !is_transform(candidate.algorithm, candidate.notes));
 }
 
-Measurements::Outcome Measurements::measure(cudnnHandle_t handle, const Kernel& kernel, Journal::Entry& entry,
-                                            KernelTimes& times, const KernelRace& race) {
-  const std::string text = to_text(kernel);
-  Outcome outcome;
-  time_alone(handle, [&](Engine& engine) {
-    const std::size_t cap = memory_cap();
-    std::vector<Task> tasks;
-    for (const Missing& missing : times.missing) {
-      if (options_.thorough || static_cast<std::int64_t>(missing.task.workspace) <= race.limit())
-        tasks.push_back(missing.task);
-    }
-    const Needs needs = needs_of(device_, kernel.problem, tasks, cap, protocol());
-    log(LogLevel::info, std::string("measuring ") + (options_.thorough ? "" : "up to ") +
-                            std::to_string(tasks.size()) + " times for " + text + ", in about " +
-                            std::to_string(((needs.tensors + needs.workspace) >> 20) + 1) + " MiB of memory");
-    KernelTimer timer(engine, device_, kernel, needs.workspace, cap, protocol());
-    const auto fits = [&](const Task& task) { return task.workspace <= needs.workspace; };
-    const auto tries_before = [&](const Task& task) {
-      const std::lock_guard<Journal> lock(journal_);
-      const auto& rows = entry.sizes[task.micro_batch].measured;
-      const auto row = rows.find(task.algorithm);
-      return row == rows.end() ? 0 : row->second.busy_tries;
-    };
-    const auto next = [&]() -> std::optional<std::size_t> {
-      if (!options_.thorough) return race.next(times, fits);
-      const auto first = std::find_if(times.missing.begin(), times.missing.end(),
-                                      [&](const Missing& missing) { return fits(missing.task); });
-      if (first == times.missing.end()) return std::nullopt;
-      return static_cast<std::size_t>(first - times.missing.begin());
-    };
-    while (const auto place = next()) {
-      const auto& [task, is_deterministic, takes_strides] = times.missing[*place];
-      try {
-        const Timing timing = options_.thorough ? timer.measure(task) : race.measure(timer, times, *place);
-        outcome.measured.push_back(
-            {{task.micro_batch, task.algorithm, timing.time_ms, static_cast<std::int64_t>(task.workspace)},
-             timing.wall_ms,
-             timing.cpu_ms,
-             timing.is_busy ? tries_before(task) + 1 : 0,
-             static_cast<std::int64_t>(std::time(nullptr))});
-        times.measured.push_back({outcome.measured.back().part, is_deterministic, takes_strides});
-      } catch (const EngineError&) {
-        outcome.failed.push_back(task);
-      }
-      times.missing.erase(times.missing.begin() + static_cast<std::ptrdiff_t>(*place));
-    }
-  });
-  log(LogLevel::debug, "measured " + std::to_string(outcome.measured.size()) + " times for " + text);
-  return outcome;
-}
-
-// Runs `work` with an engine of our own, while neither the program nor another thread times or runs work.
-void Measurements::time_alone(cudnnHandle_t handle, const std::function<void(Engine&)>& work) {
+void Measurements::measure(cudnnHandle_t handle, const Kernel& kernel, Api api, const Listed* own,
+                           Journal::Entry& entry, KernelTimes& times, Journal::Sizes& learned) {
+  const KernelRace race = race_of(entry, kernel, api, own);
   const std::lock_guard<std::mutex> lock(timing_mutex_);
   cudaStream_t stream = nullptr;
   library_->check(library_->cudnnGetStream(handle, &stream), "cudnnGetStream");
+  const std::string text = to_text(kernel);
+  const std::size_t known = times.measured.size();
   device_.without_disturbing_captures([&] {
     if (engine_ == nullptr)
       engine_ = std::make_unique<Engine>(std::make_shared<const Context>(library_, device_.stream()), device_,
                                          Engine::GraphEngines::for_all);
     device_.wait(stream);  // the program's own work must not run while we time
-    work(*engine_);
+    const std::size_t cap = memory_cap();
+    std::vector<Task> tasks;
+    for (const Missing& missing : times.missing) {
+      if (static_cast<std::int64_t>(missing.task.workspace) <= race.limit()) tasks.push_back(missing.task);
+    }
+    const Needs needs = needs_of(device_, kernel.problem, tasks, cap, protocol());
+    log(LogLevel::info, std::string("measuring ") + (options_.thorough ? "" : "up to ") +
+                            std::to_string(tasks.size()) + " times for " + text + ", in about " +
+                            std::to_string(((needs.tensors + needs.workspace) >> 20) + 1) + " MiB of memory");
+    KernelTimer timer(*engine_, device_, kernel, needs.workspace, cap, protocol());
+    const auto fits = [&](const Task& task) { return task.workspace <= needs.workspace; };
+    const auto tries_before = [&](const Task& task) {
+      const std::lock_guard<Journal> journal_lock(journal_);
+      const auto& rows = entry.sizes[task.micro_batch].measured;
+      const auto row = rows.find(task.algorithm);
+      return row == rows.end() ? 0 : row->second.busy_tries;
+    };
+    while (const auto place = race.next(times, fits)) {
+      const auto& [task, is_deterministic] = times.missing[*place];
+      try {
+        const Timing timing = race.measure(timer, times, *place);
+        const MicroConfiguration part{task.micro_batch, task.algorithm, timing.time_ms,
+                                      static_cast<std::int64_t>(task.workspace)};
+        learned[task.micro_batch].measured[task.algorithm] = {part, timing.wall_ms, timing.cpu_ms,
+                                                              timing.is_busy ? tries_before(task) + 1 : 0,
+                                                              static_cast<std::int64_t>(std::time(nullptr))};
+        times.measured.push_back({part, is_deterministic});
+      } catch (const EngineError&) {
+        // The library lists the algorithm, but it failed: never try it again.
+        auto& all = learned[task.micro_batch]
+                        .candidates.try_emplace(name_of(api), candidates_of(entry, task.micro_batch, api))
+                        .first->second;
+        all.erase(std::remove_if(all.begin(), all.end(),
+                                 [&](const Listed& listed) { return listed.algorithm == task.algorithm; }),
+                  all.end());
+      }
+      times.missing.erase(times.missing.begin() + static_cast<std::ptrdiff_t>(*place));
+    }
   });
+  log(LogLevel::debug, "measured " + std::to_string(times.measured.size() - known) + " times for " + text);
 }
 
 }  // namespace mucudnn::shim

@@ -46,6 +46,11 @@ inline std::string describe(const PreparedChoice& choice) {
 // (engine_name.hpp).
 inline bool is_legacy(const std::string& algorithm) noexcept { return algorithm.rfind("eng", 0) != 0; }
 
+// Returns whether an algorithm's notes (cudnn/engine.hpp) say that its results are always the same.
+inline bool is_deterministic(const std::string& notes) {
+  return notes.find("deterministic") != std::string::npos;
+}
+
 // Returns whether `test` holds for the algorithm of each part.
 template <typename Test>
 bool all_algorithms(const PreparedChoice& choice, Test test) {

@@ -6,7 +6,6 @@
 #include "cudnn/descriptors.hpp"
 #include "cudnn/legacy_engine.hpp"
 #include "shim/decisions/measurements.hpp"
-#include "shim/decisions/notes.hpp"
 
 namespace mucudnn::shim {
 namespace {

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "cudnn/graph_engine.hpp"
-#include "shim/decisions/notes.hpp"
 
 namespace mucudnn::shim {
 namespace {
