@@ -1,6 +1,6 @@
 """The C++ extension, for the Python package alone: none of its names is public."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -79,9 +79,6 @@ class Problem:
     def y_elements(self) -> int: ...
     @property
     def epilogue(self) -> str: ...
-    @property
-    def epilogue_steps(self) -> list[tuple[str, float, float]]:
-        """Each operation's name, the factor of the value before it and that of the tensor that it adds."""
     @property
     def operand_elements(self) -> list[int]:
         """The sizes of each tensor that the epilogue reads, in its order."""
@@ -166,11 +163,6 @@ def parse_candidates(text: str) -> list[tuple[str, int, str]]:
 
 def reuse_workspace(measured: Sequence[_Part], mini_batch: int) -> list[_Part]:
     """Return the fastest configuration, as the drop-in finds it; empty if there is none."""
-
-def reuse_channels(
-    configurations: Mapping[int, Sequence[_Part]], channels: int
-) -> list[tuple[int, list[_Part]]]:
-    """Return the fastest groups, as the drop-in finds them, from one configuration for each size."""
 
 def desirable_set(measured: Sequence[_Part], mini_batch: int) -> list[list[_Part]]:
     """Return the desirable set as the drop-in finds it: `mucudnn.solver.desirable_set` in C++."""
@@ -407,22 +399,11 @@ class Engine:
 
         Raises MemoryError if the tensors and the workspace do not fit `memory_cap` bytes.
         """
-    def execute(
-        self,
-        kernel: Kernel,
-        parts: Sequence[tuple[int, str]],
-        x: Memory,
-        w: Memory,
-        y: Memory,
-        workspace: Memory | None,
-        *,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-        operands: Sequence[Memory] = (),
-    ) -> None:
-        """Run one configuration, given as (micro_batch, algorithm) in order."""
     def prepare(self, kernel: Kernel, parts: Sequence[tuple[int, str]]) -> Division:
-        """Prepare one configuration. Raises EngineError; ValueError if the parts do not add up."""
+        """Prepare one configuration, given as (micro_batch, algorithm) in order.
+
+        Raises EngineError; ValueError if the parts do not add up.
+        """
     def prepare_groups(
         self,
         kernel: Kernel,
@@ -546,7 +527,6 @@ class Memory:
     def size(self) -> int: ...
     def fill_random(self, data_type: str, count: int, seed: int) -> None:
         """Write `count` values, uniform in [-0.5, 0.5), the same for the same seed."""
-    def fill(self, data_type: str, count: int, value: float) -> None: ...
     def read(self, data_type: str, count: int, first: int = 0) -> npt.NDArray[np.float64]:
         """Return `count` values from the `first` on. Raises ValueError where there are fewer."""
     def write(self, data_type: str, values: npt.NDArray[np.float64], first: int = 0) -> None:

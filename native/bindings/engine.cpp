@@ -399,15 +399,6 @@ void bind_engine(py::module_& module) {
            "workspace"_a.none(true), py::kw_only(), "repeats"_a, "budget_ms"_a,
            "hopeless_ms"_a = std::numeric_limits<double>::infinity(), "operands"_a = Operands(),
            "least_runs"_a = kLeastRuns, "most_wait_ms"_a = std::numeric_limits<double>::infinity())
-      .def(
-          "execute",
-          [](const PyEngine& engine, const Kernel& kernel, const std::vector<Slice>& parts, const Memory& x,
-             const Memory& w, const Memory& y, const Memory* workspace, double alpha, double beta,
-             const Operands& operands) {
-            engine.prepare(kernel, parts)->execute(x, w, y, workspace, alpha, beta, operands);
-          },
-          "kernel"_a, "parts"_a, "x"_a, "w"_a, "y"_a, "workspace"_a.none(true), py::kw_only(),
-          "alpha"_a = 1.0, "beta"_a = 0.0, "operands"_a = Operands())
       .def("prepare", &PyEngine::prepare, "kernel"_a, "parts"_a, py::keep_alive<0, 1>())
       .def("prepare_groups", &PyEngine::prepare_groups, "kernel"_a, "groups"_a, "of_inputs"_a = false,
            py::keep_alive<0, 1>())

@@ -25,17 +25,16 @@ std::size_t bytes_for(const Memory& memory, DataType type, std::size_t count) {
   return count * item;
 }
 
-// Calls `make(pointer)` to prepare `count` values in host memory, and copies them to the device, behind the
-// `first` that are there.
-template <typename Make>
-void store(const Memory& memory, const std::string& type_name, std::size_t count, std::size_t first,
-           Make make) {
+// Copies the values to the device, behind the `first` that are there.
+void write(const Memory& memory, const std::string& type_name, const Values& values, std::size_t first) {
   const DataType type = data_type_named(type_name);
+  const auto count = static_cast<std::size_t>(values.size());
   const std::size_t before = bytes_for(memory, type, first);
   const std::size_t bytes = bytes_for(memory, type, first + count) - before;
+  const double* from = values.data();
   const py::gil_scoped_release release;
   std::vector<char> staging(bytes);
-  make(type, staging.data());
+  from_double(type, from, staging.data(), count);
   memory.device().copy_from_host(memory.data() + before, staging.data(), bytes);
 }
 
@@ -66,21 +65,8 @@ void bind_memory(py::module_& module) {
   py::class_<Memory, std::shared_ptr<Memory>>(module, "Memory")
       .def_property_readonly("size", &Memory::size)
       .def("fill_random", &store_random, "data_type"_a, "count"_a, "seed"_a)
-      .def(
-          "fill",
-          [](const Memory& memory, const std::string& type, std::size_t count, double value) {
-            store(memory, type, count, 0, [=](DataType t, char* to) { fill(t, to, count, value); });
-          },
-          "data_type"_a, "count"_a, "value"_a)
       .def("read", &read, "data_type"_a, "count"_a, "first"_a = 0)
-      .def(
-          "write",
-          [](const Memory& memory, const std::string& type, const Values& values, std::size_t first) {
-            const double* from = values.data();
-            const auto count = static_cast<std::size_t>(values.size());
-            store(memory, type, count, first, [=](DataType t, char* to) { from_double(t, from, to, count); });
-          },
-          "data_type"_a, "values"_a, "first"_a = 0);
+      .def("write", &write, "data_type"_a, "values"_a, "first"_a = 0);
 }
 
 }  // namespace mucudnn::python

@@ -99,10 +99,6 @@ Configuration fastest(const Configuration& measured, std::int64_t mini_batch) {
   return reuse_workspace(pointers, mini_batch);
 }
 
-Groups fastest_groups(const std::map<std::int64_t, Configuration>& configurations, std::int64_t channels) {
-  return to_rows(reuse_workspace(configurations, channels));
-}
-
 }  // namespace
 
 void bind_plan(py::module_& module) {
@@ -114,7 +110,6 @@ void bind_plan(py::module_& module) {
   module.def("format_candidates", py::overload_cast<const std::vector<Listed>&>(&to_text), "candidates"_a);
   module.def("parse_candidates", &candidates_in, "text"_a);
   module.def("reuse_workspace", &fastest, "measured"_a, "mini_batch"_a);
-  module.def("reuse_channels", &fastest_groups, "configurations"_a, "channels"_a);
   module.def("desirable_set", &desirable_set, "measured"_a, "mini_batch"_a);
 }
 

@@ -2,7 +2,6 @@
 
 #include <map>
 #include <optional>
-#include <tuple>
 #include <variant>
 #include <vector>
 
@@ -81,13 +80,6 @@ std::map<std::string, std::string> layouts(const Problem& p) {
   return {{"x", name_of(p.layout)}, {"w", name_of(p.layout_of_w())}, {"y", name_of(p.layout_of_y())}};
 }
 
-// Returns the name and the two factors of each operation of the epilogue.
-std::vector<std::tuple<std::string, double, double>> epilogue_steps(const Problem& problem) {
-  std::vector<std::tuple<std::string, double, double>> steps;
-  for (const auto& [kind, scale, factor] : problem.epilogue) steps.emplace_back(name_of(kind), scale, factor);
-  return steps;
-}
-
 // Returns the sizes of the operands, in the order of the operations that read them.
 std::vector<std::int64_t> operand_elements(const Problem& problem) {
   std::vector<std::int64_t> elements;
@@ -140,7 +132,6 @@ void bind_problem(py::module_& module) {
       .def_property_readonly("w_elements", &Problem::w_elements)
       .def_property_readonly("y_elements", [](const Problem& p) { return p.mini_batch * p.y_sample(); })
       .def_property_readonly("epilogue", [](const Problem& p) { return to_text(p.epilogue); })
-      .def_property_readonly("epilogue_steps", &epilogue_steps)
       .def_property_readonly("operand_elements", &operand_elements)
       .def_property_readonly("element_size", [](const Problem& p) { return size_of(p.data_type); })
       .def_property_readonly("y_element_size", [](const Problem& p) { return size_of(p.type_of_y()); })

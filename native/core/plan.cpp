@@ -37,12 +37,6 @@ double time_of(const PlanGroups& groups) {
   return sum;
 }
 
-std::int64_t workspace_of(const PlanGroups& groups) {
-  std::int64_t most = 0;
-  for (const PlanGroup& group : groups) most = std::max(most, workspace_of(group.configuration));
-  return most;
-}
-
 std::string describe(const PlanGroups& groups) {
   std::string text;
   for_each_run(groups, [&](auto repeat, const PlanGroup& group) {

@@ -113,8 +113,7 @@ struct PlanGroup {
 };
 using PlanGroups = std::vector<PlanGroup>;
 
-double time_of(const PlanGroups& groups);             // ms: the sum over the groups
-std::int64_t workspace_of(const PlanGroups& groups);  // bytes: the maximum over the groups
+double time_of(const PlanGroups& groups);  // ms: the sum over the groups
 
 // Returns text for people: `2*96 (4*16 WINOGRAD_NONFUSED)`, groups joined by ` + `.
 std::string describe(const PlanGroups& groups);

@@ -130,16 +130,4 @@ Configuration reuse_workspace(const std::vector<const MicroConfiguration*>& meas
   return knapsack.fastest() == kNever ? Configuration{} : knapsack.configuration();
 }
 
-PlanGroups reuse_workspace(const std::map<std::int64_t, Configuration>& fastest, std::int64_t channels) {
-  std::vector<MicroConfiguration> items;  // channels take the place of samples
-  for (const auto& [size, configuration] : fastest)
-    items.push_back({size, "", time_of(configuration), workspace_of(configuration)});
-  std::vector<const MicroConfiguration*> pointers;
-  for (const MicroConfiguration& item : items) pointers.push_back(&item);
-  PlanGroups groups;
-  for (const MicroConfiguration& item : reuse_workspace(pointers, channels))
-    groups.push_back({item.micro_batch, fastest.at(item.micro_batch)});
-  return groups;
-}
-
 }  // namespace mucudnn

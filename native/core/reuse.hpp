@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <vector>
 
 #include "core/plan.hpp"
@@ -27,9 +26,5 @@ std::vector<Configuration> desirable_set(std::vector<MicroConfiguration> measure
 // the measured sizes do not add up to the mini-batch.
 Configuration reuse_workspace(const std::vector<const MicroConfiguration*>& measured,
                               std::int64_t mini_batch);
-
-// Returns the fastest groups that add up to `channels`. `fastest` has the fastest configuration of the
-// mini-batch within the limit for each number of channels. It is empty if no groups add up to the channels.
-PlanGroups reuse_workspace(const std::map<std::int64_t, Configuration>& fastest, std::int64_t channels);
 
 }  // namespace mucudnn

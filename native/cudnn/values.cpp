@@ -50,11 +50,4 @@ void fill_random(Device& device, DataType type, char* to, std::size_t bytes, std
     device.copy_from_host(to + at, block.data(), std::min(block.size(), bytes - at));
 }
 
-void fill(DataType type, void* to, std::size_t count, double value) {
-  with_type(type, [&](auto zero) {
-    auto* values = static_cast<decltype(zero)*>(to);
-    for (std::size_t i = 0; i < count; ++i) narrow(value, values[i]);
-  });
-}
-
 }  // namespace mucudnn

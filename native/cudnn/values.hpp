@@ -17,6 +17,5 @@ void fill_random(DataType type, void* to, std::size_t count, std::uint64_t seed)
 // Writes such values to the memory of a device. They repeat, because making gigabytes of them would take
 // seconds.
 void fill_random(Device& device, DataType type, char* to, std::size_t bytes, std::uint64_t seed);
-void fill(DataType type, void* to, std::size_t count, double value);
 
 }  // namespace mucudnn

@@ -93,7 +93,7 @@ class Expected:
         scratch = _host().allocate(candidate.workspace)
         parts = [(problem.mini_batch, candidate.algorithm)]
         scales = {"alpha": self.work.alpha, "beta": self.work.beta}
-        _host().execute(kernel, parts, *memory.values(), scratch, **scales)
+        _host().prepare(kernel, parts).execute(*memory.values(), scratch, **scales)
         shape = shapes(problem)[self.output]
         values = memory[self.output].read(problem.data_type, math.prod(shape))
         return loaded(values.view(np.uint8), shape, "f64", problem.layout)

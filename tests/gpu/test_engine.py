@@ -134,7 +134,7 @@ def test_a_request_beyond_the_devices_memory_is_a_memory_error(engine: Engine) -
     with pytest.raises(MemoryError):
         engine.allocate(2**60)
     memory = engine.allocate(2**20)
-    memory.fill("f32", 2**18, 0.5)
+    memory.write("f32", np.full(2**18, 0.5))
     assert (memory.read("f32", 2**18) == 0.5).all()
 
 

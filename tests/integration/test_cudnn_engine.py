@@ -41,10 +41,10 @@ def test_divisions_and_tiles_give_what_they_give_in_the_machines_memory(pass_: s
     check_script(f"""
 problem = Problem(mini_batch=7, in_channels=3, out_channels=5, input=(9, 8), kernel=(3, 3), padding=1)
 algorithm = "IMPLICIT_GEMM" if {pass_!r} == "forward" else "ALGO_1"
-divided = lambda e, p, pass_, *m: e.execute(Kernel(p, pass_), [(4, algorithm), (3, algorithm)], *m, beta=0.5)
-tiled = lambda e, p, pass_, *m: e.execute(
-    Kernel(p, pass_), [(4, algorithm + ".tile=5"), (3, algorithm)], *m, beta=0.5
-)
+def in_parts(*parts):
+    return lambda e, p, pass_, *memory: e.prepare(Kernel(p, pass_), parts).execute(*memory, beta=0.5)
+divided = in_parts((4, algorithm), (3, algorithm))
+tiled = in_parts((4, algorithm + ".tile=5"), (3, algorithm))
 for execute in (divided, tiled):
     for ours, expected in zip(run(cuda, problem, {pass_!r}, execute), run(host, problem, {pass_!r}, execute)):
         assert np.array_equal(ours, expected)
@@ -71,7 +71,9 @@ def test_bf16_filter_gradients_are_not_divided_into_more_slices_than_are_summed_
 problem = Problem(
     mini_batch=10, in_channels=3, out_channels=5, input=(9, 8), kernel=(3, 3), padding=1, data_type="bf16"
 )
-in_slices_of = lambda n: lambda e, p, pass_, *m: e.execute(Kernel(p, pass_), [(n, "ALGO_1")] * (10 // n), *m)
+def in_slices_of(n):
+    parts = [(n, "ALGO_1")] * (10 // n)
+    return lambda e, p, pass_, *memory: e.prepare(Kernel(p, pass_), parts).execute(*memory)
 run(cuda, problem, "backward_filter", in_slices_of(5))
 try:
     run(cuda, problem, "backward_filter", in_slices_of(2))

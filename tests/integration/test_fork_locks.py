@@ -22,13 +22,13 @@ sizes = {"x": x, "w": w, "y": y, "expected": y}
 memory = {name: engine.allocate(4 * size) for name, size in sizes.items()}
 for seed, name in enumerate("xw"):
     memory[name].fill_random("f32", sizes[name], seed)
-memory["y"].fill("f32", sizes["y"], np.nan)
+memory["y"].write("f32", np.full(sizes["y"], np.nan))
 kernel = Kernel(problem, "forward")
 division = engine.prepare(kernel, [(1, "GEMM")])
 workspace = engine.allocate(division.workspace)
 
 def one_product(result):
-    engine.execute(kernel, [(1, "GEMM")], memory["x"], memory["w"], memory[result], workspace)
+    division.execute(memory["x"], memory["w"], memory[result], workspace)
 
 def values(name):
     return memory[name].read("f32", sizes[name])

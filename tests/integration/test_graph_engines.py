@@ -61,7 +61,7 @@ def test_each_part_of_a_division_may_have_knobs_of_its_own(pass_: str) -> None:
 problem = Problem(mini_batch=7, in_channels=4, out_channels=6, input=(15, 14), kernel=(3, 3), padding=1)
 def divided(parts):
     def execute(engine, problem, pass_, x, w, y, workspace):
-        engine.execute(Kernel(problem, pass_), parts, x, w, y, workspace, beta=0.5)
+        engine.prepare(Kernel(problem, pass_), parts).execute(x, w, y, workspace, beta=0.5)
     return run(cuda, problem, "{pass_}", execute)
 tiled = divided([(4, "{EXPLICIT[pass_]}_k2=4"), (2, "{EXPLICIT[pass_]}_k2=1"), (1, "{EXPLICIT[pass_]}")])
 plain = divided([(4, "{EXPLICIT[pass_]}"), (3, "{EXPLICIT[pass_]}")])
@@ -116,8 +116,8 @@ for problem in problems:
             continue
         def divided(algorithm, alpha, beta):
             def execute(engine, problem, pass_, x, w, y, workspace):
-                parts = [(4, algorithm), (3, algorithm)]
-                engine.execute(Kernel(problem, pass_), parts, x, w, y, workspace, alpha=alpha, beta=beta)
+                division = engine.prepare(Kernel(problem, pass_), [(4, algorithm), (3, algorithm)])
+                division.execute(x, w, y, workspace, alpha=alpha, beta=beta)
             return run(cuda, problem, "{pass_}", execute)
         for each in factors:
             for mine, theirs in zip(divided(engine, *each), divided(legacy, *each)):
@@ -133,7 +133,7 @@ def divided(name, pass_, beta):
     def execute(engine, problem, pass_, x, w, y, workspace):
         parts = [(3, name), (2, name), (1, name), (1, name)]
         for _ in range(2):
-            engine.execute(Kernel(problem, pass_), parts, x, w, y, workspace, beta=beta)
+            engine.prepare(Kernel(problem, pass_), parts).execute(x, w, y, workspace, beta=beta)
     return run(cuda, problem, pass_, execute)
 for pass_, legacy, engine in (
     ("forward", "IMPLICIT_GEMM", "eng0"),
@@ -151,8 +151,8 @@ def test_a_division_may_mix_both_and_overwrites_nan() -> None:
 problem = Problem(mini_batch=5, in_channels=4, out_channels=6, input=(9, 8), kernel=(3, 3), padding=1)
 def mixed(parts):
     def execute(engine, problem, pass_, x, w, y, workspace):
-        w.fill(problem.data_type, problem.w_elements, float("nan"))
-        engine.execute(Kernel(problem, pass_), parts, x, w, y, workspace)
+        w.write(problem.data_type, np.full(problem.w_elements, np.nan))
+        engine.prepare(Kernel(problem, pass_), parts).execute(x, w, y, workspace)
     return run(cuda, problem, "backward_filter", execute)[1]
 both, legacy = mixed([(3, "eng0"), (2, "ALGO_1")]), mixed([(3, "ALGO_0"), (2, "ALGO_1")])
 assert np.isfinite(both).all()
@@ -194,7 +194,7 @@ def divided(engine, sizes):
         memory.fill_random("f32", memory.size // 4, seed)
     x, w, y, *operands = tensors
     parts = [(size, "eng2") for size in sizes]
-    engine.execute(kernel, parts, x, w, y, engine.allocate(2**24), operands=operands)
+    engine.prepare(kernel, parts).execute(x, w, y, engine.allocate(2**24), operands=operands)
     return y.read("f32", problem.y_elements)
 whole = divided(host, [7])
 assert (whole == 0).any() and (whole > 0).any()

@@ -174,10 +174,9 @@ class CheckedKernel:
         """Return the output of a division. Before the run it holds random values, or `over` everywhere."""
         self._fill_output(over)
         x, w, y, *operands = self.memory.values()
-        self.engine.execute(
-            self.kernel, parts, x, w, y, self.engine.allocate(self.workspace(parts)),
-            alpha=alpha, beta=beta, operands=operands,
-        )  # fmt: skip
+        self.engine.prepare(self.kernel, parts).execute(
+            x, w, y, self.engine.allocate(self.workspace(parts)), alpha=alpha, beta=beta, operands=operands
+        )
         return self._load(OUTPUT[self.pass_])
 
     def run_groups(
@@ -220,7 +219,7 @@ class CheckedKernel:
         if over is None:
             memory.fill_random(self.problem.data_type, count, 1 + list(self.shapes).index(name))
         else:
-            memory.fill(self.problem.data_type, count, over)
+            memory.write(self.problem.data_type, np.full(count, over))
 
     def exact(self, *, alpha: float = 1.0, beta: float = 0.0) -> Array:
         """Return the output in fp64."""

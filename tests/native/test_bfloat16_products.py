@@ -89,7 +89,7 @@ def test_a_product_keeps_each_value_of_bf16_and_may_take_a_subnormal_one_as_zero
     )  # fmt: skip
     w, y = np.diag(np.full(channels, one, np.uint16)), np.empty_like(values)
     memory = (engine.borrow(each.ctypes.data, each.nbytes) for each in (values, w, y))
-    engine.execute(Kernel(problem, "forward"), [(1, "IMPLICIT_GEMM")], *memory, None)
+    engine.prepare(Kernel(problem, "forward"), [(1, "IMPLICIT_GEMM")]).execute(*memory, None)
     tiny = (values & 0x7F80) == 0
     np.testing.assert_array_equal(y[~tiny], values[~tiny])
     assert np.all(((y[tiny] & 0x7FFF) == 0) | (y[tiny] == values[tiny]))

@@ -131,37 +131,30 @@ def test_all_four_algorithms_give_the_same_on_more_threads(
 def test_a_workspace_too_small_is_refused_by_size(engine: Engine) -> None:
     problem = Problem(mini_batch=2, in_channels=4, out_channels=4, input=(8, 8), kernel=(3, 3), padding=1)
     memory = {n: engine.allocate(4096) for n in "xwy"}
+    division = engine.prepare(Kernel(problem, "forward"), [(2, "GEMM")])
     with pytest.raises(EngineError, match=r"needs a workspace of [0-9]+ bytes, 16 are given"):
-        engine.execute(Kernel(problem, "forward"), [(2, "GEMM")], *memory.values(), engine.allocate(16))
+        division.execute(*memory.values(), engine.allocate(16))
 
 
 def test_tensors_too_small_are_refused_by_name(engine: Engine) -> None:
     problem = Problem(mini_batch=2, in_channels=4, out_channels=4, input=(8, 8), kernel=(3, 3))
     large, small = engine.allocate(4096), engine.allocate(100)
+    division = engine.prepare(Kernel(problem, "forward"), [(2, "IMPLICIT_GEMM")])
     with pytest.raises(ValueError, match="x has 100 bytes, the problem needs 2048"):
-        engine.execute(Kernel(problem, "forward"), [(2, "IMPLICIT_GEMM")], small, large, large, None)
+        division.execute(small, large, large, None)
 
 
 def test_micro_batches_that_do_not_add_up_are_refused(engine: Engine) -> None:
     problem = Problem(mini_batch=3, in_channels=1, out_channels=1, input=(4, 4), kernel=(1, 1))
-    memory = engine.allocate(4096)
     for sizes in ([2], [2, 2], [3, 0], []):
         with pytest.raises(ValueError, match="do not add up to the mini-batch of 3"):
-            engine.execute(
-                Kernel(problem, "forward"),
-                [(s, "IMPLICIT_GEMM") for s in sizes],
-                memory,
-                memory,
-                memory,
-                None,
-            )
+            engine.prepare(Kernel(problem, "forward"), [(s, "IMPLICIT_GEMM") for s in sizes])
 
 
 def test_an_unknown_algorithm_is_named(engine: Engine) -> None:
     problem = Problem(mini_batch=1, in_channels=1, out_channels=1, input=(4, 4), kernel=(1, 1))
-    memory = engine.allocate(4096)
     with pytest.raises(EngineError, match="'FASTEST'"):
-        engine.execute(Kernel(problem, "forward"), [(1, "FASTEST")], memory, memory, memory, None)
+        engine.prepare(Kernel(problem, "forward"), [(1, "FASTEST")])
 
 
 SMALL = Problem(mini_batch=1, in_channels=1, out_channels=1, input=(4, 4), kernel=(1, 1))

@@ -84,8 +84,10 @@ def test_operands_that_are_missing_short_or_too_many_are_refused(engine: Engine)
     x, w, y, *operands = checked.memory.values()
     assert len(operands) == len(operand_shapes(problem)) == 2
 
+    division = engine.prepare(Kernel(problem, "forward"), [(6, "eng0")])
+
     def run(*passed: object) -> None:
-        engine.execute(Kernel(problem, "forward"), [(6, "eng0")], x, w, y, None, operands=passed)  # type: ignore[arg-type]  # wrong on purpose
+        division.execute(x, w, y, None, operands=passed)  # type: ignore[arg-type]  # wrong on purpose
 
     for missing in ([], operands[:1], operands[::-1]):
         with pytest.raises(ValueError, match=r"the operand of \+\w+ has \d+ bytes, the problem needs"):

@@ -46,9 +46,8 @@ def test_no_byte_outside_the_tensors_is_read_or_written(
     memory = {name: engine.borrow(buffer.address, buffer.size) for name, buffer in buffers.items()}
     for seed, (name, count) in enumerate(counts.items()):
         memory[name].fill_random(problem.data_type, count, seed)
-    parts = [(problem.mini_batch, algorithm)]
-    workspace = engine.allocate(engine.prepare(kernel, parts).workspace)
-    engine.execute(kernel, parts, *memory.values(), workspace, beta=beta)
+    division = engine.prepare(kernel, [(problem.mini_batch, algorithm)])
+    division.execute(*memory.values(), engine.allocate(division.workspace), beta=beta)
     assert np.isfinite(memory[OUTPUT[pass_]].read(problem.data_type, counts[OUTPUT[pass_]])).all()
     for buffer in buffers.values():
         assert not buffer.is_damaged()

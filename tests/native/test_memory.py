@@ -41,7 +41,7 @@ def test_no_two_samples_of_a_tensor_are_alike_although_values_repeat(engine: _na
 @pytest.mark.parametrize("count", [0, 1])
 def test_a_few_values_are_filled_too(engine: _native.Engine, count: int) -> None:
     memory = engine.allocate(4)
-    memory.fill("f32", 1, 7.0)
+    memory.write("f32", np.full(1, 7.0))
     memory.fill_random("f32", count, 1)
     assert (memory.read("f32", 1)[0] == 7.0) == (count == 0)
 

@@ -149,11 +149,11 @@ def test_a_plan_cannot_ask_for_any_number_of_tiles(engine: Engine) -> None:
 
 def test_tiles_say_how_much_workspace_they_lack(engine: Engine) -> None:
     checked = CheckedKernel(engine, SMALL)
-    parts = [(1, "IMPLICIT_GEMM.tile=4")]
-    needed = engine.prepare(SMALL, parts).workspace
+    division = engine.prepare(SMALL, [(1, "IMPLICIT_GEMM.tile=4")])
+    needed = division.workspace
     little = engine.allocate(needed - 1)
     with pytest.raises(EngineError, match=f"needs a workspace of {needed} bytes, {needed - 1} are given"):
-        engine.execute(SMALL, parts, *checked.memory.values(), little)
+        division.execute(*checked.memory.values(), little)
 
 
 @pytest.mark.parametrize("pass_", PASSES)
@@ -217,7 +217,7 @@ def test_a_tile_finds_rows_beyond_32_bits_where_they_are(
         image = np.frombuffer(pages, np.float32).reshape(images, side, side)
         image[-1, -stride] = np.arange(side)
         w, y = engine.allocate(32), engine.allocate((side // stride) ** 2 * 4)
-        w.fill("f32", 8, 1.0)
+        w.write("f32", np.ones(8))
         x = engine.borrow(image.ctypes.data, image.nbytes)
         division = engine.prepare(Kernel(problem, "forward"), [(1, f"IMPLICIT_GEMM.tile={steps}")])
         division.execute(x, w, y, engine.allocate(division.workspace))

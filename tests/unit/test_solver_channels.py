@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mucudnn._native import reuse_channels
 from mucudnn.solver import (
     ChannelGroup,
     ChannelGroups,
@@ -81,28 +80,6 @@ def test_the_desirable_set_over_both_directions_is_what_all_divisions_give(
     for division in divisions:
         assert division.channels == channels
         assert all(group.configuration in sets[group.channels] for group in division.parts)
-
-
-@given(measurements())
-def test_the_drop_in_finds_groups_as_fast_as_those_of_the_solver(
-    case: tuple[dict[int, list[MicroConfiguration]], int],
-) -> None:
-    measured, channels = case
-    sets = {size: desirable_set(parts, MINI_BATCH) for size, parts in measured.items()}
-    expected = divide_channels(sets, channels)
-    fastest = {
-        size: [
-            (part.micro_batch, part.algorithm, part.time_ms, part.workspace)
-            for part in configurations[-1].parts
-        ]
-        for size, configurations in sets.items()
-        if configurations
-    }
-    groups = reuse_channels(fastest, channels)
-    assert sum(size for size, _ in groups) == (channels if expected else 0)
-    assert all(fastest[size] == parts for size, parts in groups)
-    times = [part[2] for _, parts in groups for part in parts]
-    assert sum(times) == pytest.approx(expected[-1].time_ms if expected else 0)
 
 
 def test_groups_name_their_slices_and_their_text() -> None:

@@ -97,8 +97,8 @@ def _run_in_fp64(engine: Engine, kernel: Kernel, tensors: Tensors) -> npt.NDArra
 
 
 def _run(engine: Engine, kernel: Kernel, slices: Slices, tensors: Tensors) -> npt.NDArray[np.float64]:
-    workspace = allocate_workspace(engine, engine.prepare(kernel, slices).workspace)
-    engine.execute(kernel, slices, tensors.x, tensors.w, tensors.y, workspace)
+    division = engine.prepare(kernel, slices)
+    division.execute(tensors.x, tensors.w, tensors.y, allocate_workspace(engine, division.workspace))
     name, problem = _RESULTS[kernel.pass_], kernel.problem
     result: Memory = getattr(tensors, name)
     return result.read(problem.data_type, getattr(problem, f"{name}_elements"))
