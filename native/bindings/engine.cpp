@@ -138,9 +138,13 @@ class PyEngine {
   }
   std::size_t available_memory() const { return device_->available(); }
   std::size_t bytes_beyond_caches() const { return device_->bytes_beyond_caches(); }
-  std::shared_ptr<Memory> allocate(std::size_t size) const { return std::make_shared<Memory>(device_, size); }
+  std::shared_ptr<Memory> allocate(std::size_t size) const {
+    return std::make_shared<Memory>(device_, mucudnn::allocate(*device_, size), size);
+  }
   std::shared_ptr<Memory> borrow(std::uintptr_t address, std::size_t size) const {
-    return std::make_shared<Memory>(device_, reinterpret_cast<void*>(address), size);
+    const std::shared_ptr<char> no_owner;
+    return std::make_shared<Memory>(device_,
+                                    std::shared_ptr<char>(no_owner, reinterpret_cast<char*>(address)), size);
   }
 
   Enumeration enumerate(const Kernel& kernel) const { return engine_->enumerate(kernel); }
@@ -290,7 +294,7 @@ class PyTimer {
   PyTimer(const PyEngine& engine, const Kernel& kernel, std::size_t workspace, std::size_t memory_cap)
       : engine_(engine), timer_(*engine.engine_, *engine.device_, kernel, workspace, memory_cap) {}
 
-  Timing measure(std::int64_t micro_batch, const std::string& algorithm, std::size_t workspace,
+  Timing measure(std::int64_t micro_batch, const std::string& algorithm, std::int64_t workspace,
                  double hopeless_ms) {
     const py::gil_scoped_release release;
     engine_.use_threads();

@@ -9,7 +9,7 @@ using namespace py::literals;
 namespace mucudnn::python {
 namespace {
 
-std::optional<std::size_t> next(const std::vector<RaceCandidate>& candidates, const Configuration& measured,
+std::optional<std::size_t> next(const std::vector<Task>& candidates, const Configuration& measured,
                                 std::int64_t mini_batch,
                                 const std::vector<std::optional<std::int64_t>>& limits, bool compares,
                                 std::optional<double> bytes_per_ms, bool is_on_gpu) {

@@ -47,9 +47,8 @@ struct type_caster<mucudnn::Listed> : tuple_of_members<mucudnn::Listed, &mucudnn
 };
 
 template <>
-struct type_caster<mucudnn::RaceCandidate>
-    : tuple_of_members<mucudnn::RaceCandidate, &mucudnn::RaceCandidate::micro_batch,
-                       &mucudnn::RaceCandidate::algorithm, &mucudnn::RaceCandidate::workspace> {};
+struct type_caster<mucudnn::Task> : tuple_of_members<mucudnn::Task, &mucudnn::Task::micro_batch,
+                                                     &mucudnn::Task::algorithm, &mucudnn::Task::workspace> {};
 
 template <>
 struct type_caster<mucudnn::Slice>

@@ -55,11 +55,11 @@ std::int64_t least_from(const std::map<std::int64_t, Value>& sizes, std::int64_t
 // The rows and the candidates that need no more workspace than a limit.
 class Field {
  public:
-  Field(const std::vector<RaceCandidate>& candidates, const std::vector<MicroConfiguration>& measured,
+  Field(const std::vector<Task>& candidates, const std::vector<MicroConfiguration>& measured,
         const Race& race, std::int64_t limit)
       : candidates_(candidates), race_(race), mini_batch_(race.mini_batch) {
     double stock_workspace = 0;  // for one sample
-    for (const RaceCandidate& candidate : candidates) algorithm_named(candidate.algorithm);
+    for (const Task& candidate : candidates) algorithm_named(candidate.algorithm);
     // Sizes above the mini-batch belong to other mini-batches.
     for (const MicroConfiguration& row : measured) {
       if (row.micro_batch > mini_batch_) continue;
@@ -74,7 +74,7 @@ class Field {
       own.workspaces[row.micro_batch] = row.workspace;
     }
     for (std::size_t i = 0; i < candidates.size(); ++i) {
-      const RaceCandidate& candidate = candidates[i];
+      const Task& candidate = candidates[i];
       if (candidate.algorithm == kStockSlice) {
         // The scratch memory of a slice is unknown until it runs.
         const double expected = stock_workspace * static_cast<double>(candidate.micro_batch);
@@ -166,7 +166,7 @@ class Field {
     Index choice;
     const std::int64_t probe = race_.is_on_gpu ? kProbeOnGpu : kProbe;
     const auto key = [&](std::size_t index) {
-      const RaceCandidate& candidate = candidates_[index];
+      const Task& candidate = candidates_[index];
       if (race_.is_on_gpu) return static_cast<double>(index);
       return static_cast<double>(candidate.workspace) / static_cast<double>(candidate.micro_batch);
     };
@@ -363,7 +363,7 @@ class Field {
     });
   }
 
-  const std::vector<RaceCandidate>& candidates_;
+  const std::vector<Task>& candidates_;
   const Race& race_;
   std::int64_t mini_batch_;
   std::vector<Algorithm> algorithms_;  // in the order of the candidates
@@ -375,11 +375,10 @@ class Field {
 
 }  // namespace
 
-std::optional<std::size_t> next_candidate(const std::vector<RaceCandidate>& candidates,
+std::optional<std::size_t> next_candidate(const std::vector<Task>& candidates,
                                           const std::vector<MicroConfiguration>& measured, const Race& race) {
-  const auto whole = std::find_if(candidates.begin(), candidates.end(), [](const RaceCandidate& candidate) {
-    return candidate.algorithm == kStock;
-  });
+  const auto whole = std::find_if(candidates.begin(), candidates.end(),
+                                  [](const Task& candidate) { return candidate.algorithm == kStock; });
   if (whole != candidates.end()) return static_cast<std::size_t>(whole - candidates.begin());
   for (const std::int64_t limit : race.limits) {
     if (const Index choice = Field(candidates, measured, race, limit).next()) return choice;
@@ -388,7 +387,7 @@ std::optional<std::size_t> next_candidate(const std::vector<RaceCandidate>& cand
   return Field(candidates, measured, race, race.limits.back()).next_undivided();
 }
 
-double cutoff_ms(const RaceCandidate& candidate, const std::vector<MicroConfiguration>& measured) {
+double cutoff_ms(const Task& candidate, const std::vector<MicroConfiguration>& measured) {
   double best = kForever;
   for (const MicroConfiguration& row : measured) {
     if (row.workspace <= candidate.workspace)

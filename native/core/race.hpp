@@ -40,7 +40,7 @@ constexpr double kHostBytesPerMs = 16e6;
 
 // An algorithm at a micro-batch size that may be measured. The workspace, in bytes, includes what the sum of
 // such slices needs.
-struct RaceCandidate {
+struct Task {
   std::int64_t micro_batch = 0;
   std::string algorithm;
   std::int64_t workspace = 0;
@@ -64,12 +64,12 @@ struct Race {
 // Returns the index of the candidate to measure next; nothing if no candidate can improve the choice by much.
 // `candidates` are those without a measurement: STOCK at the mini-batch, STOCK_SLICE below it. `measured` are
 // the algorithms that ran.
-std::optional<std::size_t> next_candidate(const std::vector<RaceCandidate>& candidates,
+std::optional<std::size_t> next_candidate(const std::vector<Task>& candidates,
                                           const std::vector<MicroConfiguration>& measured, const Race& race);
 
 // Returns the ms above which a candidate is not measured any further; infinite if nothing was measured yet. A
 // candidate may be slow because of its fixed costs alone, so it still predicts larger sizes.
-double cutoff_ms(const RaceCandidate& candidate, const std::vector<MicroConfiguration>& measured);
+double cutoff_ms(const Task& candidate, const std::vector<MicroConfiguration>& measured);
 
 // Returns the ms for the runs of a candidate, given the time of the undivided call if there is one.
 double race_budget_ms(std::optional<double> whole_ms);

@@ -6,7 +6,6 @@
 #include <new>
 #include <stdexcept>
 
-#include "core/race.hpp"
 #include "cudnn/values.hpp"
 
 namespace mucudnn {
@@ -65,12 +64,13 @@ Timing KernelTimer::race(const Task& task, double hopeless_ms, double budget_ms)
 }
 
 Timing KernelTimer::time(const Task& task, int runs, double budget_ms, double hopeless_ms, int least_runs) {
-  if (task.workspace > workspace_.size)
-    throw std::invalid_argument("a task needs " + std::to_string(task.workspace) +
+  const auto workspace = static_cast<std::size_t>(task.workspace);
+  if (workspace > workspace_.size)
+    throw std::invalid_argument("a task needs " + std::to_string(workspace) +
                                 " bytes of workspace, the timer has " + std::to_string(workspace_.size));
   return estimate(
       mucudnn::measure(engine_, device_, kernel_.with_mini_batch(task.micro_batch), task.algorithm, region_,
-                       {workspace_.data, task.workspace}, runs, budget_ms, hopeless_ms, least_runs),
+                       {workspace_.data, workspace}, runs, budget_ms, hopeless_ms, least_runs),
       task.algorithm);
 }
 
@@ -80,20 +80,10 @@ char* KernelTimer::allocate_random(std::size_t size) {
   return data;
 }
 
-Needs needs_of(const Device& device, const Problem& problem, const std::vector<Task>& tasks, std::size_t cap,
-               Protocol protocol) {
-  Needs needs{extent_to_time(device, problem, cap, protocol).total(), 0};
-  if (needs.tensors > cap) throw std::bad_alloc();
-  for (const Task& task : tasks) {
-    if (task.workspace <= cap - needs.tensors) needs.workspace = std::max(needs.workspace, task.workspace);
-  }
-  return needs;
-}
-
-bool fits(const Device& device, const Problem& problem, const Task& task, std::size_t cap,
-          Protocol protocol) {
-  const std::size_t tensors = extent_to_time(device, problem, cap, protocol).total();
-  return tensors <= cap && task.workspace <= cap - tensors;
+std::int64_t room_for_workspace(const Device& device, const Problem& problem, std::size_t cap,
+                                Protocol protocol) {
+  return static_cast<std::int64_t>(cap) -
+         static_cast<std::int64_t>(extent_to_time(device, problem, cap, protocol).total());
 }
 
 }  // namespace mucudnn

@@ -9,18 +9,12 @@
 #include <vector>
 
 #include "core/kernel.hpp"
+#include "core/race.hpp"
 #include "cudnn/device.hpp"
 #include "cudnn/engine.hpp"
 #include "cudnn/measure.hpp"
 
 namespace mucudnn {
-
-// An algorithm to be timed at a micro-batch size.
-struct Task {
-  std::int64_t micro_batch = 0;
-  std::string algorithm;
-  std::size_t workspace = 0;
-};
 
 // Returns the number of samples of the tensors that a problem's slices are timed on, within `cap` bytes. Runs
 // rotate through them. From `bytes_beyond_caches` on the caches cannot hold x and y, so that no run finds
@@ -63,17 +57,8 @@ class KernelTimer {
   std::map<std::int64_t, double> fastest_;  // the least time at each micro-batch size
 };
 
-// The bytes that tasks take. A task whose workspace does not fit is not among them.
-struct Needs {
-  std::size_t tensors = 0;
-  std::size_t workspace = 0;
-};
-
-// Returns what the tasks that fit `cap` bytes need. Throws std::bad_alloc if the tensors alone do not fit.
-Needs needs_of(const Device& device, const Problem& problem, const std::vector<Task>& tasks, std::size_t cap,
-               Protocol protocol);
-
-// Returns whether the task fits `cap` bytes.
-bool fits(const Device& device, const Problem& problem, const Task& task, std::size_t cap, Protocol protocol);
+// Returns the bytes of `cap` that the tensors leave for a workspace; below 0 if they do not fit themselves.
+std::int64_t room_for_workspace(const Device& device, const Problem& problem, std::size_t cap,
+                                Protocol protocol);
 
 }  // namespace mucudnn

@@ -17,14 +17,10 @@ Configuration parts_of(const std::vector<Measured>& measured) {
   return parts;
 }
 
-RaceCandidate candidate_of(const Task& task) {
-  return {task.micro_batch, task.algorithm, static_cast<std::int64_t>(task.workspace)};
-}
-
 // Returns the place of the measurement that a race within one permission makes next.
 std::optional<std::size_t> next_within(const Permission& permission, Race race, const KernelTimes& times,
                                        const std::function<bool(const Task&)>& fits) {
-  std::vector<RaceCandidate> candidates;
+  std::vector<Task> candidates;
   std::vector<std::size_t> places;
   const auto add = [&](bool is_legacy_wanted) {
     for (std::size_t i = 0; i < times.missing.size(); ++i) {
@@ -32,7 +28,7 @@ std::optional<std::size_t> next_within(const Permission& permission, Race race, 
       const bool is_legacy = shim::is_legacy(task.algorithm);
       if (is_legacy != is_legacy_wanted || !permission.allows(is_deterministic, is_legacy) || !fits(task))
         continue;
-      candidates.push_back(candidate_of(task));
+      candidates.push_back(task);
       places.push_back(i);
     }
   };
@@ -95,7 +91,7 @@ Timing KernelRace::measure(KernelTimer& timer, const KernelTimes& times, std::si
       whole_ms = std::min(whole_ms.value_or(part.time_ms), part.time_ms);
   }
   const double budget = std::max(kLeastMs, kShare * whole_ms.value_or(0));
-  return timer.race(task, cutoff_ms(candidate_of(task), rows), budget);
+  return timer.race(task, cutoff_ms(task, rows), budget);
 }
 
 }  // namespace mucudnn::shim

@@ -73,8 +73,8 @@ KernelTimes Measurements::find(Journal::Entry& entry, const std::vector<std::int
     if (!is_allowed(candidate)) return;
     const auto measured = at.measured.find(candidate.algorithm);
     if (measured == at.measured.end() || (again && is_due(measured->second))) {
-      times.missing.push_back({{size, candidate.algorithm, static_cast<std::size_t>(candidate.workspace)},
-                               is_deterministic(candidate.notes)});
+      times.missing.push_back(
+          {{size, candidate.algorithm, candidate.workspace}, is_deterministic(candidate.notes)});
     } else {
       times.measured.push_back({measured->second.part, is_deterministic(candidate.notes)});
     }
@@ -106,9 +106,8 @@ bool Measurements::is_enough(Journal::Entry& entry, const KernelTimes& times, co
   const KernelRace race = race_of(entry, kernel, api, own);
   if (!race.next(times, [](const Task&) { return true; })) return true;
   if (times.measured.empty()) return false;
-  const std::size_t cap = memory_cap();
-  return !race.next(times,
-                    [&](const Task& task) { return fits(device_, kernel.problem, task, cap, protocol()); });
+  const std::int64_t room = room_for_workspace(device_, kernel.problem, memory_cap(), protocol());
+  return !race.next(times, [&](const Task& task) { return task.workspace <= room; });
 }
 
 KernelRace Measurements::race_of(Journal::Entry& entry, const Kernel& kernel, Api api, const Listed* own) {
@@ -144,16 +143,19 @@ void Measurements::measure(cudnnHandle_t handle, const Kernel& kernel, Api api, 
                                          Engine::GraphEngines::for_all);
     device_.wait(stream);  // the program's own work must not run while we time
     const std::size_t cap = memory_cap();
-    std::vector<Task> tasks;
-    for (const Missing& missing : times.missing) {
-      if (static_cast<std::int64_t>(missing.task.workspace) <= race.limit()) tasks.push_back(missing.task);
+    const std::int64_t room = room_for_workspace(device_, kernel.problem, cap, protocol());
+    std::int64_t most = 0, tasks = 0;
+    for (const auto& [task, is_deterministic] : times.missing) {
+      if (task.workspace > race.limit()) continue;
+      ++tasks;
+      if (task.workspace <= room) most = std::max(most, task.workspace);
     }
-    const Needs needs = needs_of(device_, kernel.problem, tasks, cap, protocol());
+    const std::int64_t needed = static_cast<std::int64_t>(cap) - room + most;
     log(LogLevel::info, std::string("measuring ") + (options_.thorough ? "" : "up to ") +
-                            std::to_string(tasks.size()) + " times for " + text + ", in about " +
-                            std::to_string(((needs.tensors + needs.workspace) >> 20) + 1) + " MiB of memory");
-    KernelTimer timer(*engine_, device_, kernel, needs.workspace, cap, protocol());
-    const auto fits = [&](const Task& task) { return task.workspace <= needs.workspace; };
+                            std::to_string(tasks) + " times for " + text + ", in about " +
+                            std::to_string((needed >> 20) + 1) + " MiB of memory");
+    KernelTimer timer(*engine_, device_, kernel, static_cast<std::size_t>(most), cap, protocol());
+    const auto fits = [&](const Task& task) { return task.workspace <= most; };
     const auto tries_before = [&](const Task& task) {
       const std::lock_guard<Journal> journal_lock(journal_);
       const auto& rows = entry.sizes[task.micro_batch].measured;
@@ -164,8 +166,7 @@ void Measurements::measure(cudnnHandle_t handle, const Kernel& kernel, Api api, 
       const auto& [task, is_deterministic] = times.missing[*place];
       try {
         const Timing timing = race.measure(timer, times, *place);
-        const MicroConfiguration part{task.micro_batch, task.algorithm, timing.time_ms,
-                                      static_cast<std::int64_t>(task.workspace)};
+        const MicroConfiguration part{task.micro_batch, task.algorithm, timing.time_ms, task.workspace};
         learned[task.micro_batch].measured[task.algorithm] = {part, timing.wall_ms, timing.cpu_ms,
                                                               timing.is_busy ? tries_before(task) + 1 : 0,
                                                               static_cast<std::int64_t>(std::time(nullptr))};
