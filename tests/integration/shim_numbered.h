@@ -14,7 +14,7 @@ typedef struct {
 typedef Answer Numbered(PARAMETERS);
 
 enum {
-#define EXPORT(name, result) number_##name,
+#define EXPORT(name) number_##name,
 #include "exports.def"
 #undef EXPORT
   kCount

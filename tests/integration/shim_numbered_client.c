@@ -14,13 +14,13 @@
 enum { kThreads = 8 };
 
 static const char* const kNames[] = {
-#define EXPORT(name, result) #name,
+#define EXPORT(name) #name,
 #include "exports.def"
 };
 static const char* const kHooks[] = {
 #undef EXPORT
 #undef HOOK
-#define EXPORT(name, result)
+#define EXPORT(name)
 #define HOOK(name) #name,
 #include "exports.def"
 };

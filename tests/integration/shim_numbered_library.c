@@ -6,7 +6,7 @@ static Answer answer(long number, PARAMETERS) {
   return (Answer){number, sum, (double)g, x};
 }
 
-#define EXPORT(name, result) \
-  Answer name(PARAMETERS);   \
+#define EXPORT(name)       \
+  Answer name(PARAMETERS); \
   Answer name(PARAMETERS) { return answer(number_##name, a, b, c, d, e, f, g, p, q, r, s, t, u, v, w, x); }
 #include "exports.def"

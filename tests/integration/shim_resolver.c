@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 static const char* const kNames[] = {
-#define EXPORT(name, result) #name,
+#define EXPORT(name) #name,
 #include "exports.def"
 };
 

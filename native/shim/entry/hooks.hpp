@@ -4,7 +4,7 @@
 #include "abi/cudnn_backend.h"
 
 extern "C" {
-#define EXPORT(name, result)
+#define EXPORT(name)
 #define HOOK(name) __attribute__((visibility("hidden"))) decltype(::name) mucudnn_real_##name;
 #include "shim/entry/exports.def"
 #undef HOOK

@@ -54,9 +54,11 @@ struct Export {
 };
 
 constexpr Export kExports[] = {
-#define EXPORT(name, result) {#name, Result::result},
+#define EXPORT_AS(name, result) {#name, Result::result},
+#define EXPORT(name) EXPORT_AS(name, status)
 #include "shim/entry/exports.def"
 #undef EXPORT
+#undef EXPORT_AS
 };
 
 void* resolve(std::size_t index) {

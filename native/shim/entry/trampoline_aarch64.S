@@ -32,7 +32,7 @@ mucudnn_real_\name:
 mucudnn_slots:
         .popsection
 
-#define EXPORT(name, result) trampoline name
+#define EXPORT(name) trampoline name
 #include "exports.def"
 
 /* Finds the real function and jumps to it. w17 holds the export's index. All registers that may hold an

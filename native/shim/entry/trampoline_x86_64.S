@@ -36,7 +36,7 @@ mucudnn_real_\name:
 mucudnn_slots:
         .popsection
 
-#define EXPORT(name, result) trampoline name
+#define EXPORT(name) trampoline name
 #include "exports.def"
 
 /* Finds the real function and jumps to it. The stack holds the export's index, then the caller's return
