@@ -6,7 +6,6 @@ compile import, are in `compiling.inductor`. Attributes of PyTorch's own layers 
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import cache, wraps
 from typing import Any, TypeVar
 
 import torch
@@ -33,7 +32,6 @@ __all__ = [
 ]
 Function = TypeVar("Function", bound=Callable[..., Any])
 _functorch = torch._C._functorch
-Transform = _functorch.TransformType  # the kinds of transforms, some of which have no rule for an operator
 # The implementation that PyTorch would run for a convolution. It decides on the strides of the results.
 select_backend: Callable[..., Any] = torch._C._select_conv_backend
 # False for wrappers of tensors, such as those of a transform. The public way is to catch an error.
@@ -52,12 +50,6 @@ current_node: Callable[[], Any] = torch._C._current_autograd_node
 def newest_node() -> int:
     """Return the number of the autograd node that was made last."""
     return int(torch.autograd._get_sequence_nr()) - 1
-
-
-def active_transforms() -> set[Any]:
-    """Return the kinds of the active transforms, with forward mode."""
-    kinds = {transform.key() for transform in _functorch.get_interpreter_stack() or ()}
-    return kinds | ({Transform.Jvp} if forward_ad._current_level >= 0 else set())
 
 
 def fake_mode() -> AbstractContextManager[Any]:
@@ -98,19 +90,3 @@ def keep_result(function: Function) -> Function:
 def is_transformed() -> bool:
     """Return whether a transform of torch.func (grad, vmap, jvp, ...) or forward mode is active."""
     return _functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
-
-
-def uncompiled(function: Callable[..., Any], reason: str) -> Callable[..., Any]:
-    """Return the function for calls of a compiler, which runs it uncompiled, or with `fullgraph` refuses it.
-
-    This is `torch.compiler.disable`, which the first call imports.
-    """
-    disabled = cache(lambda: torch.compiler.disable(function))
-
-    @wraps(function)
-    def run(*arguments: Any) -> Any:
-        return disabled()(*arguments)
-
-    run._torchdynamo_disable = True  # type: ignore[attr-defined]
-    run._torchdynamo_disable_msg = reason  # type: ignore[attr-defined]
-    return run

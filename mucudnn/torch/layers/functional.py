@@ -78,10 +78,9 @@ def conv2d(
     tensors in other formats are copied. The result and the gradients have the same strides as PyTorch's.
 
     The function is differentiable to any order, in reverse and in forward mode. It also works under autocast,
-    `torch.compile` and the transforms of `torch.func` (grad, vjp, jvp, vmap, jacrev, jacfwd, hessian). vmap
-    runs one larger convolution, and a `plan` must have that kernel. `torch.compile` leaves a transformed call
-    uncompiled, and refuses it with fullgraph=True. Before you compile a call with a Plan, make an uncompiled
-    call with it, or pass the plan's path instead.
+    `torch.compile` and the transforms of `torch.func` (grad, vjp, jvp, vmap, jacrev, jacfwd, hessian), in
+    which, as in forward mode, PyTorch's own convolution runs without a limit or a plan. Before you compile a
+    call with a Plan, make an uncompiled call with it, or pass the plan's path instead.
 
     Each pass uses at most `workspace` bytes of scratch memory ("64MiB", "none"), or runs as the `plan` says.
     Without either, the limit is MUCUDNN_WORKSPACE_LIMIT, or 64 MiB. With `numerics` "strict" each result is a
@@ -92,8 +91,8 @@ def conv2d(
     convolution uses MUCUDNN_THREADS threads, or else as many as PyTorch (`torch.set_num_threads`).
 
     Raises UsageError (a ValueError) and ArgumentTypeError (a TypeError) for arguments that make no
-    convolution. Raises MixedDevicesError, NoEngineError and NothingFitsError, and NotDifferentiableError for
-    a derivative under `torch.func.functionalize`; these are RuntimeErrors. All are MucudnnErrors.
+    convolution. Raises MixedDevicesError, NoEngineError and NothingFitsError, which are RuntimeErrors. All
+    are MucudnnErrors.
     """
     sizes = stride, padding, dilation, groups
     words = numerics, batch_invariant, choice

@@ -27,7 +27,6 @@ from mucudnn.torch.layers.converted import operands_of
 from mucudnn.torch.layers.settings import ConversionSettings
 from mucudnn.torch.operators import stock
 from mucudnn.torch.operators.passes import can_divide, needed_passes
-from mucudnn.torch.private import is_transformed
 from mucudnn.torch.tracing.compiled import run_once
 
 
@@ -91,7 +90,7 @@ def _kernels(
     devices: dict[str, PassCall] = {}
 
     def record(module: Any, x: Tensor, output: Tensor) -> None:
-        if not can_divide(x, module.weight) or is_transformed():
+        if not can_divide(x, module.weight):
             return
         needed = needed_passes(x, module.weight)
         with torch.no_grad():

@@ -1,6 +1,5 @@
 """The settings that `convert` gives a module, and the class that runs the module in the present step."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakSet
@@ -10,7 +9,6 @@ from torch import Tensor
 
 from mucudnn import settings
 from mucudnn.arrays.call import LogListener
-from mucudnn.errors import MucudnnWarning
 from mucudnn.forks import no_fork
 from mucudnn.measuring.budget import Budget, spell_budget
 from mucudnn.output.text import milliseconds, ratio
@@ -23,7 +21,7 @@ from mucudnn.torch.choosing.sightings import Sightings
 from mucudnn.torch.choosing.step_comparison import StepComparison
 from mucudnn.torch.choosing.trials import CHOICES, MIXTURE, STOCK_WAY
 from mucudnn.torch.operators.options import handle_of
-from mucudnn.torch.private import keep_result
+from mucudnn.torch.operators.passes import warn_if_not_kept
 
 
 class ConversionSettings:
@@ -93,12 +91,9 @@ class ConversionSettings:
             self.comparison.note_choice(key, gain)
 
     def warn_if_not_kept(self, input: Tensor) -> None:
-        """Warn that PyTorch itself convolves this input and does not keep the model's promise, if it has one.
-
-        While a compiler traces the call, this warns once about all calls of the compiled code.
-        """
-        if self.promise_text and (torch.compiler.is_compiling() or 0 not in input.shape):
-            _warn_of_stock(self.promise_text)
+        """Warn if PyTorch itself convolves this input, which is not empty, and the model has a promise."""
+        if torch.compiler.is_compiling() or 0 not in input.shape:
+            warn_if_not_kept(self.promise_text)
 
     def leave_to_pytorch(self, is_left: bool) -> None:
         """Switch the modules to their stock classes or back.
@@ -135,13 +130,6 @@ class ConversionSettings:
 
     def __reduce__(self) -> tuple[type["ConversionSettings"], tuple[Any, ...]]:
         return ConversionSettings, (self.workspace, self._plan, self.tune, self.promise, self._budget_s)
-
-
-@keep_result
-def _warn_of_stock(promise: str) -> bool:
-    text = f"PyTorch itself runs a convolution, whose result does not promise '{promise}'"
-    warnings.warn(text, MucudnnWarning, stacklevel=3)
-    return True
 
 
 def conclusion(

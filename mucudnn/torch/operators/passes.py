@@ -23,7 +23,7 @@ from mucudnn.promises import STRICT, promise_named
 from mucudnn.torch.operators import kept_filters, stock
 from mucudnn.torch.operators.formats import strides
 from mucudnn.torch.operators.options import Ints, Options, plan_of
-from mucudnn.torch.private import has_storage, is_in_torch_dispatch_mode, is_transformed
+from mucudnn.torch.private import has_storage, is_in_torch_dispatch_mode, is_transformed, keep_result
 
 PLAIN = (Tensor, torch.nn.Parameter)
 _TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -116,8 +116,8 @@ def can_divide(input: Tensor, weight: Tensor) -> bool:
     """Return whether a convolution looks divisible; preparing or running it may still fail.
 
     A convolution that a CUDA graph captures is not divisible, because the graph would keep the address of
-    mucudnn's workspace. Neither is a convolution that is compiled inside a transform of `torch.func`, because
-    compilers follow transforms only through PyTorch's own operators.
+    mucudnn's workspace. Neither is a convolution inside a transform of `torch.func`, which only PyTorch's own
+    operators follow.
     """
     if torch.jit.is_tracing() and torch.onnx.is_in_onnx_export():
         return False
@@ -133,8 +133,22 @@ def can_divide(input: Tensor, weight: Tensor) -> bool:
             for tensor in (input, weight)
         )
         and weight.dim() - input.dim() in (0, 1)  # 1: the input has no batch axis
-        and (not is_transformed() if torch.compiler.is_compiling() else not is_captured(input))
+        and not is_transformed()
+        and (torch.compiler.is_compiling() or not is_captured(input))
     )
+
+
+@keep_result
+def warn_if_not_kept(promise: str | None) -> bool:
+    """Warn that PyTorch itself runs a convolution and does not keep a promise, if the call has one.
+
+    While a compiler traces the call, this warns once about all calls of the compiled code.
+    """
+    text = str(promise_named(promise))
+    if text:
+        text = f"PyTorch itself runs a convolution, whose result does not promise '{text}'"
+        warnings.warn(text, MucudnnWarning, stacklevel=3)
+    return True
 
 
 def is_followed(first: Tensor, second: Tensor, third: Any) -> bool:
@@ -283,9 +297,9 @@ def _restrided(result: Tensor, role: str, options: Options) -> Tensor:
 
 
 def _with_strides(result: Tensor, channels_last: bool) -> Tensor:
-    """Return the result, or a copy if it is not in the requested memory format."""
+    """Return the result, or a copy if it is not in the requested memory format and has one."""
     shape = result.shape
-    if result.stride() == strides(shape, channels_last):
+    if is_transformed() or result.stride() == strides(shape, channels_last):
         return result
     return empty_result(shape, result, channels_last).copy_(result)
 
