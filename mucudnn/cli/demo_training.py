@@ -3,7 +3,7 @@
 import logging
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +14,7 @@ from torch import Tensor, nn
 import mucudnn.torch
 from mucudnn._native import RunTime, estimate
 from mucudnn.listener import Listener
-from mucudnn.output.answers import Answer, stdout
-from mucudnn.output.text import bar, milliseconds, ratio
+from mucudnn.output.answers import Answer, Lines, table
 from mucudnn.torch.layers.convert import converted_layers
 from mucudnn.torch.operators.device_times import timed
 
@@ -57,15 +56,15 @@ class Demo(Answer):
     difference: float
     is_busy: bool
 
-    def lines(self) -> Iterator[str]:
-        """Yield the bars, and what they mean."""
+    def lines(self) -> Lines:
+        """Yield the times, and what they mean."""
         reasons = dict.fromkeys(way.reason for way in self.ways if way.seconds is None)
         sizes, threads = " × ".join(map(str, SHAPE[2:])), torch.get_num_threads()
         busy = "Other programs kept the processors busy, so these times and speedups may be wrong."
         for paragraph in (
             [f"A training step of a small 3-D U-Net: {SHAPE[0]} volumes of {sizes}, CPU threads: {threads}"],
-            ["Time of a step, and the speedup over stock PyTorch (shorter bars are faster):"],
-            _bars(self.ways),
+            ["Time of a step, and the speedup over stock PyTorch:"],
+            [table("way", "ms>ms", "×>speedup", rows=self._rows())],
             [busy] * self.is_busy,
             [f"Not run: {reason}" for reason in reasons],
             [
@@ -77,6 +76,14 @@ class Demo(Answer):
             if paragraph:
                 yield ""
         yield _CONVERT.format(limit=LIMIT)
+
+    def _rows(self) -> Iterator[tuple[str, str | float, float | None]]:
+        first = self.ways[0].seconds
+        for way in self.ways:
+            if way.seconds is None:
+                yield way.name, "not run", None
+            else:
+                yield way.name, way.seconds * 1e3, first / way.seconds if first else None
 
 
 class _Way:
@@ -223,20 +230,3 @@ def _reason(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines()]
     lines = [line for line in lines if line and not line.startswith("backend=")]
     return (lines or [type(error).__name__])[0][:100]
-
-
-def _bars(ways: Sequence[WayTimes]) -> list[str]:
-    """Return a line for each way: a bar, the time, and the speedup over the first."""
-    first, longest = ways[0].seconds, max(filter(None, (way.seconds for way in ways)))
-    width = max(len(way.name) for way in ways)
-    space = max(min(stdout().width, 80) - width - 24, 10)
-    lines = []
-    for way in ways:
-        line = f"{way.name:{width}}  not run"
-        if way.seconds is not None:
-            drawn = bar(way.seconds / longest, space)
-            line = f"{way.name:{width}}  {drawn:{space}}  {milliseconds(way.seconds * 1e3):>6} ms"
-            if way is not ways[0] and first is not None:
-                line += f"  {ratio(first / way.seconds)}"
-        lines.append(line)
-    return lines

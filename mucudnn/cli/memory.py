@@ -17,7 +17,7 @@ from mucudnn.output.answers import Answer
 from mucudnn.plans.memory.batches import NetworkFits
 from mucudnn.plans.memory.costs import measure_costs, model_costs
 from mucudnn.plans.memory.fit import OPTIMIZERS
-from mucudnn.plans.memory.planning import POLICIES, MemoryOptions, plan_budgets, plan_network
+from mucudnn.plans.memory.planning import POLICIES, MemoryOptions, plan_network
 from mucudnn.plans.memory.training_step import Costs
 from mucudnn.problems.network import Network
 from mucudnn.problems.sources import TRAINABLE, read_network
@@ -81,7 +81,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         *options.PROMISE,
         (
             "--page HTML", outputs.PAGE.parse,
-            "write a page that shows memory against the time, and plans for other budgets",
+            "write a page that shows memory against the time",
         ),
         ("--output PLAN", outputs.MEMORY_PLAN.parse, "write the plan to this file"),
     )  # fmt: skip
@@ -132,8 +132,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     if arguments.page:
         from mucudnn.report.memory_page import write_page
 
-        budgets = plan_budgets(network, costs, limits, listener=terminal)
-        write_page(plan, arguments.page, budgets=budgets)
+        write_page(plan, arguments.page)
     return ShownMemory(plan)
 
 

@@ -7,13 +7,18 @@ from typing import Any
 from mucudnn.measuring.modelled_device import CONTEXT
 from mucudnn.output.answers import Answer, Lines, table
 from mucudnn.output.text import milliseconds
+from mucudnn.plans.json_forms import configuration_json
 from mucudnn.plans.memory.batches import FitRow
-from mucudnn.plans.memory.json_form import memory_json
 from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.plans.plan import PROMISE
+from mucudnn.promises import promise_named
 from mucudnn.sizes import format_size
 
 _SHOWN = 8  # the most names listed for a choice
+_FIELDS = (
+    "network", "batch", "device", "costs", "policy", "memory", "floor", "peak", "average", "time_ms",
+    "unlimited_ms", "exposed_ms", "bound_ms",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -24,7 +29,24 @@ class ShownMemory(Answer):
 
     def content(self) -> dict[str, Any]:
         """Return the form that docs/reference/json.md describes."""
-        return memory_json(self.plan)
+        plan = self.plan
+        return {
+            **{name: getattr(plan, name) for name in _FIELDS},
+            "promise": promise_named(plan.header.get(PROMISE, ""))._asdict(),
+            "tensors": [
+                {"name": tensor.name, "bytes": tensor.bytes, "choice": tensor.choice}
+                for tensor in plan.tensors
+            ],
+            "kernels": [
+                {
+                    "step": planned.step,
+                    "problem": str(planned.kernel.problem),
+                    "pass": planned.pass_,
+                    "chosen": configuration_json(planned.chosen),
+                }
+                for planned in plan.kernels
+            ],
+        }
 
     def lines(self) -> Lines:
         """Yield the figures of the plan, and the tensors by their choice."""

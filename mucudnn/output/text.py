@@ -23,12 +23,6 @@ def ratio(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}×"
 
 
-def bar(share: float, width: int) -> str:
-    """Draw a share, from 0 to 1, of a bar that is `width` characters long, in eighths of a character."""
-    eighths = max(round(share * width * 8), 1)
-    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
-
-
 def micro_batches(configuration: Configuration | ChannelGroups, separator: str = "\n") -> str:
     """Write a configuration: `4×16 WINOGRAD_NONFUSED` stands for four equal parts of 16 samples.
 

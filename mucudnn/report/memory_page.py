@@ -2,7 +2,6 @@
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -10,7 +9,7 @@ from matplotlib.figure import Figure
 from mucudnn.input import AnyPath, path_of
 from mucudnn.output.files import write_lines
 from mucudnn.plans.memory.plan import MemoryPlan
-from mucudnn.report.figure import LIGHT, MEMORY_PALETTE, hover, inline_svg, new_axes, new_figure, style
+from mucudnn.report.figure import LIGHT, MEMORY_PALETTE, hover, inline_svg, new_figure, style
 from mucudnn.report.memory_curve import KINDS, MemoryCurve, stack_memory
 from mucudnn.report.templates import render_page
 from mucudnn.sizes import format_size
@@ -19,27 +18,20 @@ from mucudnn.solver.memory.timeline import Timeline
 _GIB = 2**30
 
 
-def write_page(
-    plan: MemoryPlan,
-    path: AnyPath,
-    *,
-    budgets: Sequence[MemoryPlan] = (),
-    recorded: Timeline | None = None,
-) -> None:
+def write_page(plan: MemoryPlan, path: AnyPath, *, recorded: Timeline | None = None) -> None:
     """Write the page of a plan to a file, whole or not at all.
 
     Args:
         plan: the plan.
         path: the file, which is replaced.
-        budgets: plans for other budgets, with which the page shows what less memory costs.
         recorded: what `mucudnn.torch.record_timeline` recorded, drawn as a line over the plan's memory.
 
     Raises MucudnnError.
     """
-    write_lines(path_of(path, "page"), [render(plan, budgets, recorded)], "the page")
+    write_lines(path_of(path, "page"), [render(plan, recorded)], "the page")
 
 
-def render(plan: MemoryPlan, budgets: Sequence[MemoryPlan] = (), recorded: Timeline | None = None) -> str:
+def render(plan: MemoryPlan, recorded: Timeline | None) -> str:
     """Return the page as HTML text, without scripts or references to other files."""
     timeline = plan.simulate()
     curve = stack_memory(plan, timeline)
@@ -54,7 +46,6 @@ def render(plan: MemoryPlan, budgets: Sequence[MemoryPlan] = (), recorded: Timel
             MEMORY_PALETTE,
             plan=plan,
             memory=inline_svg(memory_plot(plan, timeline, curve, recorded), "memory", label),
-            budgets=budgets and inline_svg(budgets_plot(budgets, plan), "budgets", "Time against memory"),
             recorded=recorded,
             kinds=KINDS,
             peak_step=plan.steps[peak_step].name,
@@ -123,28 +114,4 @@ def memory_plot(
     copies.set_ylabel("copies")
     copies.grid(visible=False)
     copies.set_xlabel(unit)
-    return figure
-
-
-def budgets_plot(plans: Sequence[MemoryPlan], plan: MemoryPlan) -> Figure:
-    """Draw the time of plans for several budgets, relative to no limit, and mark one plan."""
-    figure, axes = new_axes(720, 260, 58)
-    drawn = sorted({(each.memory, each.time_ms) for each in plans})
-    memory = [size / _GIB for size, _ in drawn]
-    slowdowns = [time_ms / plan.unlimited_ms for _, time_ms in drawn]
-    axes.plot(memory, slowdowns, "-", color=LIGHT["divided"], linewidth=1.5)
-    for size, slowdown, (whole, _) in zip(memory, slowdowns, drawn, strict=True):
-        (point,) = axes.plot([size], [slowdown], "o", color=LIGHT["divided"], markersize=5)
-        hover(point, f"{format_size(whole)}: {slowdown:.2f} of the time without a limit")
-    slowdown = plan.time_ms / plan.unlimited_ms
-    limit = min(plan.memory / _GIB, memory[-1])
-    (point,) = axes.plot([limit], [slowdown], "v", color=LIGHT["chosen"], markersize=8)
-    hover(point, f"this plan: {format_size(plan.memory)}, {slowdown:.2f} of the time without a limit")
-    axes.annotate(
-        "this plan", (limit, slowdown), xytext=(0, 9), textcoords="offset points", ha="center",
-        color=LIGHT["chosen"],
-    )  # fmt: skip
-    axes.set_ylim(0.98 * min(1.0, *slowdowns), 1.08 * max(*slowdowns, slowdown))
-    axes.set_xlabel("GiB of memory")
-    axes.set_ylabel("time over no limit")
     return figure

@@ -23,8 +23,6 @@ from mucudnn.solver.memory.planner import decide_memory
 
 POLICIES = ("joint", "none", "all", "conv", "dynamic")
 QUIET = Listener()
-_BUDGETS = 8
-_UNLIMITED = 2**60
 ALIGNMENT = 512  # bytes; PyTorch allocates multiples of them, and so does the slab
 
 
@@ -57,22 +55,6 @@ def plan_network(
     allowed = limit_workspace(costs, options.workspace)
     work = count_work(network, allowed, host_memory=options.host_memory)
     return _plan(network, work, allowed, options, name, None, listener)
-
-
-def plan_budgets(
-    network: Network, costs: Costs, options: MemoryOptions, *, listener: Listener
-) -> tuple[MemoryPlan, ...]:
-    """Return plans for evenly spaced budgets, from the floor to the memory of a step without a limit.
-
-    Raises UsageError.
-    """
-    free = plan_network(network, costs, replace(options, memory=_UNLIMITED))
-    step = (free.peak - free.floor) / (_BUDGETS - 1)
-    budgets = sorted({free.floor + round(step * number) for number in range(_BUDGETS)})
-    return tuple(
-        plan_network(network, costs, replace(options, memory=memory))
-        for memory in listener.track(budgets, "planning for other budgets")
-    )
 
 
 def plan_trace(
