@@ -1,10 +1,17 @@
-"""The rows of a cache, counted and changed."""
+"""A machine and a kernel for the rows of a cache, and these rows counted and changed."""
 
 from collections.abc import Callable
 from typing import Any
 
+from mucudnn._native import parse_descriptor
 from mucudnn.costs.cache import Cache
+from mucudnn.costs.records import Machine
 from mucudnn.costs.schema import MEASUREMENT, Kind
+from mucudnn.problems.kernels import Kernel
+
+HERE = Machine("host", "a device", "a library 1.0", 1)
+PROBLEM = parse_descriptor("mb8_ic4ih5_oc4_kh3")[0]
+KERNEL = Kernel(PROBLEM, "forward")
 
 
 def times_in(cache: Cache) -> list[dict[str, Any]]:

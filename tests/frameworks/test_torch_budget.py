@@ -6,18 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from cached_rows import HERE, KERNEL
 from needs_torch import torch
 
-from mucudnn._native import parse_descriptor
-from mucudnn.costs.records import Machine
 from mucudnn.measuring.budget import Budget
-from mucudnn.problems.kernels import Kernel
 from mucudnn.torch.choosing.trials import CallTrials
 from mucudnn.torch.compiling import comparison
 from mucudnn.torch.compiling.operators import CompiledCall
 
-HERE = Machine("host", "a device", "a library 1.0", 1)
-KERNEL = Kernel(parse_descriptor("mb8_ic4ih5_oc4_kh3")[0], "forward")
 TIMES = {"choices": 1.0, "stock": 2.0}
 
 

@@ -10,17 +10,16 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from cached_rows import HERE, KERNEL
 from hypothesis import given
 from hypothesis import strategies as st
 from needs_torch import mt, torch
 from step_clock import Clock
 from step_runs import CALL, Memory, compared, run_call, steps
 
-from mucudnn._native import parse_descriptor
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.checks import MOST_COST
-from mucudnn.costs.records import Machine, StepUses
-from mucudnn.problems.kernels import Kernel
+from mucudnn.costs.records import StepUses
 from mucudnn.torch.choosing import trials
 from mucudnn.torch.choosing.step_comparison import MOST_OVERSPENT
 from mucudnn.torch.choosing.trials import STEPS, CallTrials
@@ -30,8 +29,7 @@ from mucudnn.torch.compiling.operators import CompiledCall
 nn = torch.nn
 STEP = (CALL, CALL)
 UNDER_LOAD = {"choices": 1500.0, "stock": 1400.0}  # the ms of a step on a busy machine
-HERE = Machine("host", "a device", "a library 1.0", 1)
-KEY = HERE, Kernel(parse_descriptor("mb8_ic4ih5_oc4_kh3")[0], "forward"), "a call"
+KEY = HERE, KERNEL, "a call"
 
 
 def kept_under_load() -> Memory:

@@ -7,16 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from cached_rows import HERE, KERNEL
 from programs import compile_c, compile_library, preload
 from random_cases import cases
 
-from mucudnn._native import parse_descriptor
 from mucudnn.costs.cache import Cache
-from mucudnn.costs.records import Machine, Measurement
-from mucudnn.problems.kernels import Kernel
+from mucudnn.costs.records import Measurement
 
-HERE = Machine("host", "a device", "a library 1.0", 1)
-PROBLEM = parse_descriptor("mb8_ic4ih5_oc4_kh3")[0]
 GOOD = "mb2_ic4ih8_oc4_kh3"
 
 KILLS = cases(50, first=2018)
@@ -90,11 +87,6 @@ def command(
     )
 
 
-def only_line(done: subprocess.CompletedProcess[str]) -> str:
-    (line,) = done.stderr.splitlines()
-    return line
-
-
 def warning_of_optimize(path: Path, **environment: str) -> str:
     """Run `optimize` with a cache that fails. Check that it succeeds, and return its one warning."""
     done = command(path, "optimize", GOOD, **environment)
@@ -162,7 +154,7 @@ def test_a_full_disk_does_not_hide_the_rows_of_a_log_beside_the_file(tmp_path: P
     compile_c("-shared", "-fPIC", Path(__file__).with_name("full_disk.c"), "-o", full_disk, "-ldl")
     path, here = tmp_path / "here.sqlite", tmp_path / "cache.sqlite"
     with Cache.open(path) as cache:
-        cache.add(HERE, Kernel(PROBLEM, "forward"), Measurement(1, "ALGORITHM", "CUDNN_STATUS_SUCCESS", 0))
+        cache.add(HERE, KERNEL, Measurement(1, "ALGORITHM", "CUDNN_STATUS_SUCCESS", 0))
         for suffix in ("", "-wal"):  # a killed writer leaves both
             shutil.copy(f"{path}{suffix}", f"{here}{suffix}")
     script = (
@@ -172,12 +164,7 @@ def test_a_full_disk_does_not_hide_the_rows_of_a_log_beside_the_file(tmp_path: P
     full = (sys.executable, "-c", script)
     failed = command(here, "cache", "info", interpreter=full, LD_PRELOAD=preload(full_disk))
     assert failed.returncode == 1
-    assert "cannot be used" in only_line(failed)
+    (line,) = failed.stderr.splitlines()
+    assert "cannot be used" in line
     with Cache.read_only(here) as cache:
-        assert len(cache.measurements(HERE, Kernel(PROBLEM, "forward"))) == 1
-
-
-def test_a_directory_instead_of_the_file_is_reported_in_one_line(tmp_path: Path) -> None:
-    assert "Is a directory" in warning_of_optimize(tmp_path)
-    assert "Is a directory" in only_line(command(tmp_path, "cache", "info"))
-    assert list(tmp_path.iterdir()) == []
+        assert len(cache.measurements(HERE, KERNEL)) == 1

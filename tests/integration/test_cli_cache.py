@@ -4,17 +4,15 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from cached_rows import KERNEL
 from command_line import Capture, exit_code
 
-from mucudnn._native import parse_descriptor
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import Listed, Machine, Measurement
 from mucudnn.costs.schema import FORMAT, KINDS
-from mucudnn.problems.kernels import Kernel
 
 pytestmark = pytest.mark.usefixtures("cache_path")
 
-PROBLEM = parse_descriptor("mb8_ic4ih5_oc4_kh3")[0]
 Run = Callable[..., tuple[int, list[str], list[str]]]
 
 
@@ -36,8 +34,8 @@ def other_host(folder: Path, name: str, *sizes: int) -> Path:
         for size in sizes:
             measured = Measurement(size, "ALGORITHM", "CUDNN_STATUS_SUCCESS", 0, "", 1.0, 0.0)
             machine = Machine("cudnn", name, "cuDNN 9.19", 1)
-            cache.add(machine, Kernel(PROBLEM, "forward"), measured)
-            cache.add_enumerations(machine, Kernel(PROBLEM, "forward"), {size: [Listed("ALGORITHM", 0, "")]})
+            cache.add(machine, KERNEL, measured)
+            cache.add_enumerations(machine, KERNEL, {size: [Listed("ALGORITHM", 0, "")]})
     return path
 
 
@@ -45,8 +43,8 @@ def test_info_counts_the_rows_of_every_table(run: Run, cache_path: Path) -> None
     other_host(cache_path.parent, cache_path.stem, 1, 2)
     with Cache.open(cache_path) as cache:
         (machine,) = cache.machines()
-        cache.add_step_times(machine, Kernel(PROBLEM, "forward"), "a step", {"choices": 3.0, "stock": 4.0})
-        cache.add_trial(machine, "", Kernel(PROBLEM, "forward"), "ALGORITHM", is_invariant=False)
+        cache.add_step_times(machine, KERNEL, "a step", {"choices": 3.0, "stock": 4.0})
+        cache.add_trial(machine, "", KERNEL, "ALGORITHM", is_invariant=False)
     (counted,) = json.loads("".join(run("info", "--json")[1]))["machines"]
     assert {f"{kind.name}s" for kind in KINDS} <= counted.keys()
     assert {name: counted[name] for name in ("enumerations", "measurements", "step_times", "trials")} == {

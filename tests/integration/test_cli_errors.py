@@ -54,22 +54,6 @@ def test_a_line_of_a_file_is_named(tmp_path: Path, capsys: Capture) -> None:
     assert f"{file}, line 3: 'kx3'" in line
 
 
-@pytest.mark.parametrize(
-    ("variable", "text"),
-    [
-        ("MUCUDNN_WORKSPACE_LIMIT", "12XB"),
-        ("MUCUDNN_LIBRARY", "relative.so"),
-    ],
-)
-def test_an_unreadable_variable_is_named(
-    variable: str, text: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(variable, text)
-    code, line = failure_of(capsys, "optimize", GOOD)
-    assert code == 2
-    assert f"{variable}: '{text}'" in line
-
-
 @pytest.mark.parametrize("engine", ["/no/such/library.so", __file__])
 def test_a_missing_engine_is_exit_code_4(engine: str, capsys: Capture) -> None:
     code, line = failure_of(capsys, "optimize", GOOD, "--engine", engine)

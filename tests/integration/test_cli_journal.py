@@ -7,18 +7,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
-from cached_rows import times_in
 from shim_cases import identity
 
-import mucudnn
 from mucudnn import _native
 from mucudnn._native import Engine, parse_descriptor
 from mucudnn.cli import main
 from mucudnn.costs import journal
-from mucudnn.costs.cache import Cache
-from mucudnn.costs.schema import MEASUREMENT
 from mucudnn.problems.kernels import Kernel
 
 PROBLEM = parse_descriptor("mb4_ic8ih14_oc8_kh3_ph1")[0]
@@ -58,18 +53,6 @@ def new_measurements(capsys: Capture) -> int:
 def test_optimize_measures_nothing_that_a_program_has_measured(journal_path: Path, capsys: Capture) -> None:
     assert journal_path.exists()
     assert new_measurements(capsys) == 0
-
-
-def test_the_python_functions_measure_nothing_that_a_program_has_measured(
-    journal_path: Path, cache_path: Path
-) -> None:
-    listed = [row for table, row in journal.rows_of(journal_path.read_text()) if table is MEASUREMENT]
-    mucudnn.convolution_forward(
-        np.ones((4, 8, 14, 14), np.float32), np.ones((8, 8, 3, 3), np.float32), padding=1
-    )
-    with Cache.read_only(cache_path) as cache:
-        assert len(times_in(cache)) == len(listed)
-    assert journal_path.exists()
 
 
 def test_a_journal_is_read_again_only_after_it_has_changed(

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import Capture, error_of
+from command_line import Capture
 
 from mucudnn.cli import main
 from mucudnn.costs.schema import FORMAT
@@ -136,16 +136,3 @@ def test_measuring_alone_fills_the_cache_that_the_cache_command_shows(
     assert "ic8ih14_oc16_kh1" in listed
 
     assert run_json(capsys, "optimize", network, "--batch", "4", "--no-run")["new_measurements"] == 0
-
-
-def test_where_the_cache_cannot_be_written_optimize_warns_and_goes_on(
-    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv(
-        "MUCUDNN_CACHE", str(tmp_path / "file" / "cache.sqlite")
-    )  # not even root can create it
-    warning, announcement = error_of(capsys, ["optimize", "mb2_ic4ih8_oc4_kh3"], 0).splitlines()
-    assert warning.startswith("Warning: the cache ")
-    assert announcement.startswith("Measuring")
-    assert main(["optimize", "--measure-only", "mb2_ic4ih8_oc4_kh3"]) == 1

@@ -1,6 +1,5 @@
 """`mucudnn parallel place` and `project`: tables and JSON from networks and scaling tables."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -84,19 +83,6 @@ def test_a_wrong_table_is_refused_with_its_line(
     path = tmp_path / "wrong.csv"
     path.write_text(text)
     assert message in error_of(capsys, ["parallel", "project", str(path), "--speedup", "2=1.5"], 1)
-
-
-def test_a_pipe_without_a_writer_does_not_block(tmp_path: Path, capsys: Capture) -> None:
-    path = tmp_path / "pipe"
-    os.mkfifo(path)
-    assert "it names none" in error_of(capsys, ["parallel", "project", str(path), "--speedup", "2=1.5"], 1)
-
-
-def test_a_too_large_table_is_refused(tmp_path: Path, capsys: Capture) -> None:
-    path = tmp_path / "large.csv"
-    path.write_text(TABLE + "\n" * 2**20)
-    assert main(["parallel", "project", str(path), "--speedup", "2=1.5"]) == 1
-    assert "is too large: it may have 1 MiB at most" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -74,27 +74,6 @@ def test_planned_workspaces_decide_nothing(on_nvidia: Mucudnn, tmp_path: Path) -
     assert machine["failures"] > 0  # the engines on tensor cores, which fp32 does not allow
 
 
-def test_rows_of_a_cache_are_merged_with_those_of_another(on_nvidia: Mucudnn, tmp_path: Path) -> None:
-    assert on_nvidia("optimize", KERNEL, "--device-properties", "h200").returncode == 0
-    exported = tmp_path / "planned.jsonl"
-    assert on_nvidia("cache", "export", "--output", str(exported)).returncode == 0
-    other = str(tmp_path / "other.sqlite")
-    imported = mucudnn("cache", "import", str(exported), MUCUDNN_CACHE=other)
-    assert imported.returncode == 0, imported.stderr
-    with Cache.read_only(Path(other)) as cache:
-        [device] = {row["device"] for row in cache.select(ENUMERATION)}
-    assert device.endswith(", described")
-
-
-def test_a_device_may_be_described_by_a_file(on_nvidia: Mucudnn, tmp_path: Path) -> None:
-    described = {**json.loads(read_properties("h200")), "deviceName": "My GPU", "multiProcessorCount": 66}
-    file = tmp_path / "mine.json"
-    file.write_text(json.dumps(described))
-    ran = on_nvidia("optimize", KERNEL, "--device-properties", str(file))
-    assert ran.returncode == 0, ran.stderr
-    assert "My GPU, compute capability 9.0, 66 multiprocessors, described" in ran.stdout
-
-
 def test_properties_that_cudnn_refuses_are_reported_in_one_line(on_nvidia: Mucudnn, tmp_path: Path) -> None:
     described = json.loads(read_properties("h200"))
     del described["l2CacheSize"]
@@ -104,15 +83,6 @@ def test_properties_that_cudnn_refuses_are_reported_in_one_line(on_nvidia: Mucud
     assert (ran.returncode, ran.stdout) == (4, "")
     (line,) = ran.stderr.splitlines()
     assert line.startswith("mucudnn: cannot plan without a GPU: reading the device's properties failed with")
-
-
-def test_a_file_that_describes_no_device_is_reported_in_one_line(tmp_path: Path) -> None:
-    file = tmp_path / "none.json"
-    file.write_text("[]")
-    ran = mucudnn("optimize", KERNEL, "--device-properties", str(file))
-    assert (ran.returncode, ran.stdout) == (2, "")
-    (line,) = ran.stderr.splitlines()
-    assert line.startswith("mucudnn: the text does not describe a device: ")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -11,23 +12,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cached_rows import HERE, KERNEL
 from command_line import Capture, error_of, exit_code
 from random_cases import cases
 
 import mucudnn
-from mucudnn._native import parse_descriptor
 from mucudnn.arrays import dispatch
 from mucudnn.arrays.recent import Recent
 from mucudnn.cli import main
 from mucudnn.costs.cache import Cache
-from mucudnn.costs.records import Comparison, Listed, Machine, Measurement
-from mucudnn.problems.kernels import Kernel
+from mucudnn.costs.records import Comparison, Listed, Measurement
 from mucudnn.solver import Configuration, MicroConfiguration
 
 SEEDS = cases(80)
 GOOD = "mb2_ic4ih8_oc4_kh3"
-HERE = Machine("host", "a device", "a library 1.0", 7)
-KERNEL = Kernel(parse_descriptor("mb8_ic4ih5_oc4_kh3")[0], "forward")
+OTHER = replace(HERE, threads=7)
 PAGE = 4096
 
 
@@ -41,9 +40,9 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with Cache.open(path) as cache:
         listed = [Listed("ALGORITHM", 0, "deterministic")]
         rows = [Measurement(n, "ALGORITHM", "CUDNN_STATUS_SUCCESS", 0, "", 1.0, 0.0) for n in range(1, 301)]
-        cache.add_enumerations(HERE, KERNEL, dict.fromkeys(range(1, 301), listed), rows)
+        cache.add_enumerations(OTHER, KERNEL, dict.fromkeys(range(1, 301), listed), rows)
         whole = Configuration((MicroConfiguration(8, "ALGORITHM", 1.0, 0),))
-        cache.add_comparison(HERE, KERNEL, None, whole, Comparison(*[1.0] * 4))
+        cache.add_comparison(OTHER, KERNEL, None, whole, Comparison(*[1.0] * 4))
     return path
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from cached_rows import change_rows
-from command_line import Capture, exit_code
 from programs import run
 
 from mucudnn._native import Engine, host_library, parse_descriptor
@@ -59,11 +58,6 @@ def change(path: Path, values: dict[str, object]) -> None:
         change_rows(cache, TRIAL, lambda _: values)
 
 
-def trials(path: Path) -> list[dict[str, object]]:
-    with Cache.read_only(path) as cache:
-        return [row for table, row in cache.rows() if table is TRIAL]
-
-
 def test_a_second_process_makes_no_trial(path: Path) -> None:
     made, digest, _ = call(path)
     assert made
@@ -99,28 +93,3 @@ def test_a_trial_of_something_else_is_made_again(path: Path, values: dict[str, o
     change(path, values)
     assert call(path) == (True, digest, "")
     assert call(path) == (False, digest, "")
-
-
-def test_a_process_that_measures_again_makes_trials_again(path: Path) -> None:
-    _, digest, _ = call(path)
-    change(path, {"measured_at": "2026-01-01T00:00:00+00:00"})
-    assert call(path, MUCUDNN_REMEASURE="1") == (True, digest, "")
-    assert not call(path)[0]
-
-
-def test_trials_move_to_other_caches(path: Path, tmp_path: Path, capsys: Capture) -> None:
-    _, digest, _ = call(path)
-    kept, rows = trials(path), tmp_path / "rows.jsonl"
-    assert exit_code(["cache", "export", "--output", str(rows)]) == 0
-    for source in (rows, path):
-        other = tmp_path / f"from {source.name}.sqlite"
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("MUCUDNN_CACHE", str(other))
-            assert exit_code(["cache", "import", str(source)]) == 0
-        assert trials(other) == kept
-        assert call(other) == (False, digest, "")
-    capsys.readouterr()
-    assert exit_code(["cache", "info"]) == 0
-    assert f", {len(kept)} trials" in capsys.readouterr().out
-    assert exit_code(["cache", "prune", "--library", str(kept[0]["library"])]) == 0
-    assert trials(path) == []

@@ -6,28 +6,13 @@ from drawn_problems import divisions, problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plans import plan_by
+from problem_arrays import TYPES, in_layout, tensors_of
 from random_cases import examples
 from reference import EPSILON, IMPLICIT_GEMM, OUTPUT, PASSES, convolve
 
 import mucudnn
 from mucudnn._native import Problem, most_slices
 from mucudnn.problems.kernels import Kernel
-
-TYPES = {"f32": np.float32, "f64": np.float64, "f16": np.float16}
-RNG = np.random.default_rng(1)
-
-
-def tensors_of(problem: Problem) -> dict[str, np.ndarray]:
-    shapes = {
-        "x": (problem.mini_batch, problem.in_channels, *problem.input),
-        "w": (problem.out_channels, problem.in_channels // problem.groups, *problem.kernel),
-        "y": (problem.mini_batch, problem.out_channels, *problem.output),
-    }
-    return {name: RNG.random(shape).astype(TYPES[problem.data_type]) for name, shape in shapes.items()}
-
-
-def in_layout(array: np.ndarray, layout: str) -> np.ndarray:
-    return array if layout == "nchw" else np.ascontiguousarray(np.moveaxis(array, 1, -1))
 
 
 def channels_first(array: np.ndarray, layout: str) -> np.ndarray:
@@ -68,30 +53,6 @@ def test_every_division_agrees_with_the_definition(
     scale = abs(alpha) * convolve(problem, pass_, **exact) + beta * exact[OUTPUT[pass_]]
     error = np.linalg.norm(channels_first(result, problem.layout) - expected)
     assert error <= 4 * EPSILON[problem.data_type] * np.linalg.norm(scale)
-
-
-@pytest.mark.usefixtures("cache_path")
-@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-@pytest.mark.parametrize("pass_", PASSES)
-def test_one_spatial_dimension_is_that_of_a_flat_image(pass_: str, layout: str) -> None:
-    flat = Problem(
-        mini_batch=3, in_channels=4, out_channels=2, input=(1, 9), kernel=(1, 3), stride=(1, 2),
-        padding=(0, 1), dilation=(1, 2), groups=2, data_type="f64", layout=layout,
-    )  # fmt: skip
-    tensors = tensors_of(flat)
-    lines = {name: in_layout(tensor[:, :, 0], layout) for name, tensor in tensors.items()}
-    options = {"stride": 2, "padding": 1, "dilation": [2], "groups": 2, "layout": layout}
-    result = {
-        "forward": lambda: mucudnn.convolution_forward(lines["x"], lines["w"], **options),
-        "backward_data": lambda: mucudnn.convolution_backward_data(
-            lines["y"], lines["w"], lines["x"].shape, **options
-        ),
-        "backward_filter": lambda: mucudnn.convolution_backward_filter(
-            lines["x"], lines["y"], lines["w"].shape, **options
-        ),
-    }[pass_]()
-    expected = convolve(flat, pass_, **tensors)[:, :, 0]
-    np.testing.assert_allclose(channels_first(result, layout), expected, rtol=1e-12)
 
 
 @pytest.mark.usefixtures("cache_path")

@@ -9,32 +9,17 @@ import pytest
 from drawn_problems import TRANSFORMS, depthwise_problems, divisions, problems, transformed_problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from problem_arrays import random_values
 from random_cases import examples
-from reference import ALL_TYPES, EPSILON, ROUNDINGS, convolve
+from reference import ALL_TYPES
 
 from mucudnn._native import Division, Engine, EngineError, KeptFilter, Problem, channel_counts, host_library
 from mucudnn.costs.records import SUCCESS
 from mucudnn.problems.kernels import Kernel
 
 ENGINES = {threads: Engine(host_library(), threads=threads) for threads in (1, 2, 3)}
-NUMPY_TYPES: dict[str, Any] = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": np.uint16}
 ALGORITHMS = ("IMPLICIT_GEMM", "GEMM", *TRANSFORMS)
 Array = npt.NDArray[Any]
-
-
-def random_values(data_type: str, count: int, seed: int) -> Array:
-    """Return random values of a type. Those of bf16 are the upper halves of fp32's."""
-    values = np.random.default_rng([seed, count]).uniform(-1, 1, count)
-    if data_type == "bf16":
-        return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
-    return values.astype(NUMPY_TYPES[data_type])
-
-
-def exact(values: Array) -> npt.NDArray[np.float64]:
-    """Return the values in fp64."""
-    if values.dtype == np.uint16:
-        return (values.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-    return values.astype(np.float64)
 
 
 class Run:
@@ -69,12 +54,6 @@ class Run:
         workspace = ENGINES[1].allocate(division.workspace) if division.workspace else None
         addresses = self.x.ctypes.data, self.w.ctypes.data, y.ctypes.data
         division.run(*addresses, workspace, 1.0, beta, 0, kept, bias)
-
-    def channels_first(self, values: Array, *shape: int) -> npt.NDArray[np.float64]:
-        """Return a tensor in fp64, with the channels in front of the spatial axes."""
-        if self.problem.layout == "nchw":
-            return exact(values).reshape(shape)
-        return np.moveaxis(exact(values).reshape(shape[0], *shape[2:], shape[1]), -1, 1)
 
 
 def runnable(problem: Problem) -> list[str]:
@@ -114,25 +93,6 @@ def test_all_parts_of_a_large_output_get_the_bias(
     for algorithm in runnable(problem):
         for threads in (1, 2):
             assert_same_bits(problem, threads, [(2, algorithm)])
-
-
-@settings(max_examples=examples(60))
-@given(problem=any_problem)
-def test_a_convolution_with_a_bias_agrees_with_the_definition(problem: Problem) -> None:
-    run = Run(problem)
-    n, c, k = problem.mini_batch, problem.in_channels, problem.out_channels
-    x = run.channels_first(run.x, n, c, *problem.input)
-    w = run.channels_first(run.w, k, c // problem.groups, *problem.kernel)
-    y = np.zeros((n, k, *problem.output))
-    bias = exact(run.bias).reshape(1, k, *(1,) * len(problem.output))
-    expected = convolve(problem, "forward", x, w, y) + bias
-    scale = convolve(problem, "forward", abs(x), abs(w), y).max() + abs(bias).max()
-    for algorithm in runnable(problem):
-        division = ENGINES[2].prepare(Kernel(problem, "forward"), [(n, algorithm)])
-        result = run.channels_first(run.bits(division), *expected.shape)
-        tolerance = ROUNDINGS.get(algorithm, 2) * EPSILON["f64" if problem.data_type == "f64" else "f32"]
-        tolerance += EPSILON[problem.data_type]
-        assert abs(result - expected).max() <= tolerance * scale
 
 
 @each_layout

@@ -14,11 +14,9 @@ from itertools import product
 import numpy as np
 import numpy.typing as npt
 import pytest
-from plans import plan_by
 from random_cases import cases
 from reference import IMPLICIT_GEMM, OUTPUT, PASSES
 
-import mucudnn
 from mucudnn._native import Division, Engine, Problem, host_library
 from mucudnn.problems.kernels import Kernel
 
@@ -114,15 +112,3 @@ def test_depthwise_convolutions_of_more_threads_have_the_same_bits(layout: str, 
     )  # fmt: skip
     assert problem.flops > 8e6
     check(Call(engine, problem, pass_, IMPLICIT_GEMM[pass_]))
-
-
-def test_threads_of_python_that_share_more_threads_get_the_same_array(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("MUCUDNN_THREADS", str(THREADS))
-    problem = problem_of("f32", "nchw", 1, SPATIAL["images"])
-    plan = plan_by({"forward": "GEMM"}, problem, problem.mini_batch)
-    rng = np.random.default_rng(1)
-    x = rng.random((5, 18, 29, 27), np.float32)
-    w = rng.random((20, 18, 3, 3), np.float32)
-    check(lambda: mucudnn.convolution_forward(x, w, padding=1, plan=plan).tobytes())

@@ -5,6 +5,7 @@ import pytest
 from drawn_problems import (
     depthwise_problems,
     divisions,
+    padded_problems,
     problems,
     problems_in_nhwc,
     strided_problems,
@@ -43,6 +44,7 @@ KINDS = {
     "winograd": plain_problems(st.just(3)),
     "fft": plain_problems(st.integers(1, 9)),
     "depthwise": depthwise_problems(),
+    "padded": padded_problems(),
     "nhwc": problems_in_nhwc(),
     "strided": strided_problems(),
 }
@@ -84,26 +86,6 @@ def test_a_division_is_as_exact_as_its_algorithms_on_the_whole_mini_batch(
     )
     rounding = 2 * EPSILON[problem.data_type] * checked.magnitude(alpha=alpha, beta=beta)
     assert np.linalg.norm(divided - exact) <= 2 * undivided + rounding
-
-
-def test_a_bf16_backward_filter_in_four_slices_is_nearly_as_exact_as_in_one(engine: Engine) -> None:
-    problem = Problem(
-        mini_batch=64, in_channels=4, out_channels=4, input=(6, 6), kernel=(3, 3), padding=1, data_type="bf16"
-    )
-    checked = CheckedKernel(engine, Kernel(problem, "backward_filter"))
-    exact = checked.exact()
-    whole = np.linalg.norm(checked.run([(64, "ALGO_1")]) - exact)
-    divided = np.linalg.norm(checked.run([(16, "ALGO_1")] * 4) - exact)
-    assert divided <= 2 * whole  # 64 slices would give more than five times
-
-
-@pytest.mark.parametrize("part", [(12, "ALGO_1"), (60, "ALGO_1.tile=2")], ids=["slices", "tiles"])
-def test_a_bf16_backward_filter_in_more_parts_is_refused(engine: Engine, part: tuple[int, str]) -> None:
-    problem = Problem(
-        mini_batch=60, in_channels=4, out_channels=4, input=(6, 6), kernel=(3, 3), padding=1, data_type="bf16"
-    )
-    with pytest.raises(EngineError, match=r"4 are the most|bf16 does not run in tiles"):
-        engine.prepare(Kernel(problem, "backward_filter"), [part] * (60 // part[0]))
 
 
 @pytest.mark.parametrize("threads", [2, 3])

@@ -11,8 +11,6 @@ from reference import IMPLICIT_GEMM, PASSES, CheckedKernel, assert_each_algorith
 from mucudnn._native import Engine, Problem, host_library
 from mucudnn.problems.kernels import Kernel
 
-passes = st.sampled_from(PASSES)
-scales = st.sampled_from([1.0, -0.5, 2.0])
 betas = st.sampled_from([0.0, 1.0, 0.5])
 each_layout = pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 each_pass = pytest.mark.parametrize("pass_", PASSES)

@@ -8,6 +8,7 @@ import pytest
 from drawn_problems import TRANSFORMS, divisions, transformed_problems
 from hypothesis import given
 from hypothesis import strategies as st
+from problem_arrays import random_values
 
 from mucudnn._native import Division, Engine, KeptFilter, Problem, host_library
 from mucudnn.costs.records import SUCCESS
@@ -19,21 +20,15 @@ IMAGE = Problem(mini_batch=2, in_channels=40, out_channels=70, input=(13, 9), ke
 DEEP = Problem(mini_batch=1, in_channels=96, out_channels=128, input=(7, 7), kernel=(3, 3), padding=1)
 
 
-def random_values(data_type: str, count: int) -> npt.NDArray[Any]:
-    """Return random values of a type. Those of bf16 are the upper halves of fp32's."""
-    values = np.random.default_rng(count).uniform(-1, 1, count).astype(np.float32)
-    if data_type == "bf16":
-        return (values.view(np.uint32) >> 16).astype(np.uint16)
-    return values.astype(np.float16) if data_type == "f16" else values
-
-
 class Run:
     """The tensors of a kernel, and their results."""
 
     def __init__(self, kernel: Kernel) -> None:
         problem = kernel.problem
         counts = problem.x_elements, problem.w_elements, problem.y_elements
-        self.x, self.w, self.y = (random_values(problem.data_type, count) for count in counts)
+        self.x, self.w, self.y = (
+            random_values(problem.data_type, count, seed) for seed, count in enumerate(counts)
+        )
         self.is_forward = kernel.pass_ == "forward"
 
     @property

@@ -2,10 +2,6 @@
 
 import numpy as np
 import pytest
-from drawn_problems import padded_problems
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from random_cases import examples
 from reference import PASSES, CheckedKernel, assert_each_algorithm_is_right
 
 from mucudnn._native import Engine, Problem, host_library
@@ -13,14 +9,6 @@ from mucudnn.problems.kernels import Kernel
 
 each_pass = pytest.mark.parametrize("pass_", PASSES)
 each_layout = pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-
-
-@settings(max_examples=examples(40))
-@given(problem=padded_problems(), pass_=st.sampled_from(PASSES), beta=st.sampled_from([0.0, 0.5]))
-def test_every_algorithm_agrees_with_the_definition(
-    engine: Engine, problem: Problem, pass_: str, beta: float
-) -> None:
-    assert_each_algorithm_is_right(CheckedKernel(engine, Kernel(problem, pass_)), -0.5, beta)
 
 
 def dilated(**changes: object) -> Problem:

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from cached_rows import change_rows
+from cached_rows import KERNEL, change_rows
 from fake_engine import FakeAlgorithm, FakeEngine
 
-from mucudnn._native import Engine, parse_descriptor
+from mucudnn._native import Engine
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.schema import MEASUREMENT
 from mucudnn.listener import Listener
@@ -15,9 +15,7 @@ from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.runners import Exhaustive, Race, Runner
 from mucudnn.plans.decide import Limits
 from mucudnn.plans.optimizer import optimize
-from mucudnn.problems.kernels import Kernel
 
-KERNEL = Kernel(parse_descriptor("mb8_ic4ih5_oc4_kh3")[0], "forward")
 RUNNERS = [Exhaustive(), Race()]
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from cached_rows import HERE, KERNEL, PROBLEM
 from recorder import Recorder
 
-from mucudnn._native import Problem, parse_descriptor
 from mucudnn.costs.cache import Cache, default_path
 from mucudnn.costs.file import APPLICATION_ID, CacheError
 from mucudnn.costs.records import RACED, Comparison, Listed, Machine, Measurement
@@ -19,14 +19,8 @@ from mucudnn.forks import no_fork
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration, MicroConfiguration
 
-HERE = Machine("host", "a device", "a library 1.0", 1)
 WHOLE = Configuration((MicroConfiguration(8, "A", 2.0, 0),))
 HALVES = Configuration((MicroConfiguration(4, "B", 0.5, 0),) * 2)
-
-
-@pytest.fixture
-def problem() -> Problem:
-    return parse_descriptor("mb8_ic4ih5_oc4_kh3")[0]
 
 
 @pytest.fixture
@@ -45,10 +39,10 @@ def connection_of(cache: Cache) -> sqlite3.Connection:
     return cache._database._connection
 
 
-def test_a_measurement_serves_every_mini_batch_of_the_geometry(path: Path, problem: Problem) -> None:
+def test_a_measurement_serves_every_mini_batch_of_the_geometry(path: Path) -> None:
     with Cache.open(path) as cache:
-        cache.add(HERE, Kernel(problem, "forward"), measurement())
-        assert cache.measurements(HERE, Kernel(problem.replace(mini_batch=99), "forward")) == [measurement()]
+        cache.add(HERE, KERNEL, measurement())
+        assert cache.measurements(HERE, Kernel(PROBLEM.replace(mini_batch=99), "forward")) == [measurement()]
 
 
 @pytest.mark.parametrize(
@@ -59,130 +53,122 @@ def test_a_measurement_serves_every_mini_batch_of_the_geometry(path: Path, probl
         Machine("host", HERE.device, HERE.library, 2),
     ],
 )
-def test_a_measurement_of_another_machine_is_never_used(other: Machine, path: Path, problem: Problem) -> None:
+def test_a_measurement_of_another_machine_is_never_used(other: Machine, path: Path) -> None:
     with Cache.open(path) as cache:
-        cache.add(other, Kernel(problem, "forward"), measurement())
-        assert cache.measurements(HERE, Kernel(problem, "forward")) == []
+        cache.add(other, KERNEL, measurement())
+        assert cache.measurements(HERE, KERNEL) == []
 
 
 @pytest.mark.parametrize("change", [{"data_type": "f16"}, {"layout": "nhwc"}, {"math": "fma"}])
-def test_a_measurement_of_another_problem_or_pass_is_never_used(
-    change: dict[str, str], path: Path, problem: Problem
-) -> None:
+def test_a_measurement_of_another_problem_or_pass_is_never_used(change: dict[str, str], path: Path) -> None:
     with Cache.open(path) as cache:
-        cache.add(HERE, Kernel(problem, "forward"), measurement())
-        assert cache.measurements(HERE, Kernel(problem.replace(**change), "forward")) == []
-        assert cache.measurements(HERE, Kernel(problem, "backward_data")) == []
+        cache.add(HERE, KERNEL, measurement())
+        assert cache.measurements(HERE, Kernel(PROBLEM.replace(**change), "forward")) == []
+        assert cache.measurements(HERE, Kernel(PROBLEM, "backward_data")) == []
 
 
-def test_a_later_time_of_a_race_is_taken_in_where_no_time_of_many_runs_is(
-    path: Path, problem: Problem
-) -> None:
-    kernel, exact = Kernel(problem, "forward"), measurement(time=1.5)
+def test_a_later_time_of_a_race_is_taken_in_where_no_time_of_many_runs_is(path: Path) -> None:
+    exact = measurement(time=1.5)
     raced = replace(exact, time_ms=2.5, notes=f"deterministic {RACED}")
     with Cache.open(path) as cache:
         newer_race, newer = replace(raced, time_ms=3.5), replace(exact, time_ms=1.0)
         steps = [(raced, raced), (newer_race, newer_race), (exact, exact), (raced, exact), (newer, newer)]
         for hour, (taken, kept) in enumerate(steps):
-            row = MEASUREMENT.row(HERE, kernel, vars(taken), measured_at=f"2026-01-01T0{hour}:00:00+00:00")
+            row = MEASUREMENT.row(HERE, KERNEL, vars(taken), measured_at=f"2026-01-01T0{hour}:00:00+00:00")
             cache.merge([(MEASUREMENT, row)])
-            assert cache.measurements(HERE, kernel) == [kept]
+            assert cache.measurements(HERE, KERNEL) == [kept]
 
 
-def test_an_undisturbed_measurement_replaces_a_disturbed_one_and_never_the_reverse(
-    path: Path, problem: Problem
-) -> None:
-    kernel = Kernel(problem, "forward")
+def test_an_undisturbed_measurement_replaces_a_disturbed_one_and_never_the_reverse(path: Path) -> None:
     busy, busier = measurement(time=3.0, busy_tries=1), measurement(time=4.0, busy_tries=2)
     quiet, later = measurement(time=1.0), measurement(time=1.1)
     with Cache.open(path) as cache:
         busy_again = replace(busier, busy_tries=1)
         for taken, kept in ((busy, busy), (busy_again, busier), (quiet, quiet), (busy, quiet)):
-            cache.add(HERE, kernel, taken)
-            assert cache.measurements(HERE, kernel) == [kept]
-        cache.add(HERE, kernel, later)
-        assert cache.measurements(HERE, kernel) == [later]
+            cache.add(HERE, KERNEL, taken)
+            assert cache.measurements(HERE, KERNEL) == [kept]
+        cache.add(HERE, KERNEL, later)
+        assert cache.measurements(HERE, KERNEL) == [later]
 
 
-def test_a_disturbed_measurement_is_due_after_a_time_that_doubles(path: Path, problem: Problem) -> None:
-    kernel = Kernel(problem, "forward")
+def test_a_disturbed_measurement_is_due_after_a_time_that_doubles(path: Path) -> None:
     measured = datetime(2026, 1, 1, tzinfo=UTC)
     with Cache.open(path) as cache:
         for tries in (1, 2, 5):
             row = measurement(busy_tries=tries)
-            later = MEASUREMENT.row(HERE, kernel, vars(row), measured_at=measured.isoformat())
+            later = MEASUREMENT.row(HERE, KERNEL, vars(row), measured_at=measured.isoformat())
             cache.merge([(MEASUREMENT, later)])
             pause = timedelta(minutes=2**tries)
-            assert cache.due(HERE, kernel, measured + pause - timedelta(seconds=1)) == set()
-            assert cache.due(HERE, kernel, measured + pause) == {(4, "ALGORITHM")}
+            assert cache.due(HERE, KERNEL, measured + pause - timedelta(seconds=1)) == set()
+            assert cache.due(HERE, KERNEL, measured + pause) == {(4, "ALGORITHM")}
             measured += timedelta(days=1)
 
 
-def test_a_disturbed_measurement_is_due_however_slow_it_looks(path: Path, problem: Problem) -> None:
-    kernel, later = Kernel(problem, "forward"), datetime.now(UTC) + timedelta(days=1)
+def test_a_disturbed_measurement_is_due_however_slow_it_looks(path: Path) -> None:
+    later = datetime.now(UTC) + timedelta(days=1)
     with Cache.open(path) as cache:
-        cache.add(HERE, kernel, replace(measurement(time=1.0), algorithm="FASTEST"))
-        cache.add(HERE, kernel, replace(measurement(time=30.0, busy_tries=1), algorithm="DISTURBED"))
-        assert cache.due(HERE, kernel, later) == {(4, "DISTURBED")}
+        cache.add(HERE, KERNEL, replace(measurement(time=1.0), algorithm="FASTEST"))
+        cache.add(HERE, KERNEL, replace(measurement(time=30.0, busy_tries=1), algorithm="DISTURBED"))
+        assert cache.due(HERE, KERNEL, later) == {(4, "DISTURBED")}
 
 
 def test_a_process_that_measures_again_does_not_see_earlier_rows(
-    path: Path, problem: Problem, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kernel, old = Kernel(problem, "forward"), "2026-01-01T00:00:00+00:00"
+    old = "2026-01-01T00:00:00+00:00"
     with Cache.open(path) as cache:
-        cache.merge([(MEASUREMENT, MEASUREMENT.row(HERE, kernel, vars(measurement()), measured_at=old))])
+        cache.merge([(MEASUREMENT, MEASUREMENT.row(HERE, KERNEL, vars(measurement()), measured_at=old))])
     monkeypatch.setenv("MUCUDNN_REMEASURE", "1")
     with Cache.open(path) as cache:
-        assert cache.measurements(HERE, kernel) == []
+        assert cache.measurements(HERE, KERNEL) == []
         disturbed = measurement(time=9.0, busy_tries=1)
-        cache.add(HERE, kernel, disturbed)
-        assert cache.measurements(HERE, kernel) == [disturbed], "the user's wish precedes the older time"
+        cache.add(HERE, KERNEL, disturbed)
+        assert cache.measurements(HERE, KERNEL) == [disturbed], "the user's wish precedes the older time"
 
 
-def test_what_can_run_is_kept_for_each_size_of_the_geometry(path: Path, problem: Problem) -> None:
+def test_what_can_run_is_kept_for_each_size_of_the_geometry(path: Path) -> None:
     runnable = [Listed("A", 100, "deterministic winograd"), Listed("eng2_k2=4", 0, "")]
     with Cache.open(path) as cache:
-        cache.add_enumerations(HERE, Kernel(problem, "forward"), {4: runnable[:1]})
-        cache.add_enumerations(HERE, Kernel(problem, "forward"), {4: runnable})
-        cache.add_enumerations(HERE, Kernel(problem.replace(mini_batch=16), "forward"), {8: []})
+        cache.add_enumerations(HERE, KERNEL, {4: runnable[:1]})
+        cache.add_enumerations(HERE, KERNEL, {4: runnable})
+        cache.add_enumerations(HERE, Kernel(PROBLEM.replace(mini_batch=16), "forward"), {8: []})
     with Cache.read_only(path) as cache:
-        assert cache.enumerations(HERE, Kernel(problem, "forward")) == {4: runnable, 8: []}
-        assert cache.enumerations(HERE, Kernel(problem, "backward_data")) == {}
-        assert cache.enumerations(replace(HERE, threads=2), Kernel(problem, "forward")) == {}
+        assert cache.enumerations(HERE, KERNEL) == {4: runnable, 8: []}
+        assert cache.enumerations(HERE, Kernel(PROBLEM, "backward_data")) == {}
+        assert cache.enumerations(replace(HERE, threads=2), KERNEL) == {}
 
 
-def test_a_comparison_is_kept_by_kernel_and_both_configurations(path: Path, problem: Problem) -> None:
+def test_a_comparison_is_kept_by_kernel_and_both_configurations(path: Path) -> None:
     compared = Comparison(2.0, 1.0, 0.1, 0.1)
     with Cache.open(path) as cache:
-        cache.add_comparison(HERE, Kernel(problem, "forward"), WHOLE, HALVES, compared)
-        assert cache.comparison(HERE, Kernel(problem, "forward"), WHOLE, HALVES) == compared
-        assert cache.comparison(HERE, Kernel(problem, "forward"), None, HALVES) is None
+        cache.add_comparison(HERE, KERNEL, WHOLE, HALVES, compared)
+        assert cache.comparison(HERE, KERNEL, WHOLE, HALVES) == compared
+        assert cache.comparison(HERE, KERNEL, None, HALVES) is None
         assert (
-            cache.comparison(HERE, Kernel(problem.replace(mini_batch=16), "forward"), WHOLE, HALVES) is None
+            cache.comparison(HERE, Kernel(PROBLEM.replace(mini_batch=16), "forward"), WHOLE, HALVES) is None
         )
     assert compared.speedup == 2.0
 
 
 def test_times_of_steps_are_kept_by_the_step_and_the_way_it_ran(
-    path: Path, problem: Problem, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kernel, other = Kernel(problem, "forward"), Kernel(problem.replace(mini_batch=9), "forward")
+    other = Kernel(PROBLEM.replace(mini_batch=9), "forward")
     with Cache.open(path) as cache:
-        cache.add_step_times(HERE, kernel, "one", {"choices": 3.0, "stock": 4.0})
-        cache.add_step_times(HERE, kernel, "one", {"choices": 2.0})
-        cache.add_step_times(HERE, kernel, "other", {"stock": 5.0})
+        cache.add_step_times(HERE, KERNEL, "one", {"choices": 3.0, "stock": 4.0})
+        cache.add_step_times(HERE, KERNEL, "one", {"choices": 2.0})
+        cache.add_step_times(HERE, KERNEL, "other", {"stock": 5.0})
     with Cache.open(path) as cache:
-        assert cache.step_times(HERE, kernel, "one") == {"choices": 2.0, "stock": 4.0}
-        assert cache.step_times(HERE, kernel, "third") == {}
+        assert cache.step_times(HERE, KERNEL, "one") == {"choices": 2.0, "stock": 4.0}
+        assert cache.step_times(HERE, KERNEL, "third") == {}
         assert cache.step_times(HERE, other, "one") == {}
-        assert cache.step_times(replace(HERE, threads=2), kernel, "one") == {}
+        assert cache.step_times(replace(HERE, threads=2), KERNEL, "one") == {}
         monkeypatch.setattr("mucudnn.__version__", "9.9")
-        assert cache.step_times(HERE, kernel, "one") == {}, "another version chooses and runs otherwise"
+        assert cache.step_times(HERE, KERNEL, "one") == {}, "another version chooses and runs otherwise"
 
 
-def test_uses_of_step_times_are_counted_until_these_are_measured_again(path: Path, problem: Problem) -> None:
-    key = HERE, Kernel(problem, "forward"), "one"
+def test_uses_of_step_times_are_counted_until_these_are_measured_again(path: Path) -> None:
+    key = HERE, KERNEL, "one"
     for opened in range(2):
         with Cache.open(path) as cache:
             cache.add_step_times(*key, {"choices": 3.0}, checks=2)
@@ -194,9 +180,9 @@ def test_uses_of_step_times_are_counted_until_these_are_measured_again(path: Pat
         assert cache.add_uses(*key, 0) == (0, 3)
 
 
-def test_the_file_says_what_it_is(path: Path, problem: Problem) -> None:
+def test_the_file_says_what_it_is(path: Path) -> None:
     with Cache.open(path) as cache:
-        cache.add(HERE, Kernel(problem, "forward"), measurement())
+        cache.add(HERE, KERNEL, measurement())
     with sqlite3.connect(path) as database:
         assert database.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
         assert database.execute("PRAGMA user_version").fetchone() == (FORMAT,)
@@ -241,45 +227,45 @@ def test_another_programs_database_is_never_touched(tmp_path: Path) -> None:
     ],
 )
 def test_a_cache_of_other_tables_or_an_older_format_is_set_aside(
-    change: str, reason: str, path: Path, problem: Problem
+    change: str, reason: str, path: Path
 ) -> None:
     with Cache.open(path) as cache:
-        cache.add(HERE, Kernel(problem, "forward"), measurement(1))
+        cache.add(HERE, KERNEL, measurement(1))
         cache.query(change)
     with pytest.raises(CacheError, match=f"{reason}.*; move it away to start anew"):
         Cache.read_only(path)
     listener = Recorder()
     with Cache.open(path, listener=listener) as cache:
-        assert cache.measurements(HERE, Kernel(problem, "forward")) == []
+        assert cache.measurements(HERE, KERNEL) == []
     (message,) = listener.messages
     assert reason in message
     assert message.endswith(f": it is now {path}.damaged, and a new cache begins")
 
 
-def test_all_machines_are_found(path: Path, problem: Problem) -> None:
+def test_all_machines_are_found(path: Path) -> None:
     names = [(d, b, t) for d in ("one", "two") for b in ("a", "b", "c") for t in (1, 2, 16)]
     machines = [Machine("host", *name) for name in names]
     with Cache.open(path) as cache:
         for machine in machines:
             for size in (1, 2):
-                cache.add(machine, Kernel(problem, "forward"), measurement(size))
+                cache.add(machine, KERNEL, measurement(size))
         assert cache.machines() == machines
 
 
-def test_looking_up_reads_no_other_rows(path: Path, problem: Problem) -> None:
+def test_looking_up_reads_no_other_rows(path: Path) -> None:
     with Cache.open(path) as cache:
-        cache.add(HERE, Kernel(problem, "forward"), measurement())
+        cache.add(HERE, KERNEL, measurement())
         compared = Comparison(2.0, 1.0, 0.1, 0.1)
-        cache.add_comparison(HERE, Kernel(problem, "forward"), WHOLE, HALVES, compared)
-        cache.add_enumerations(HERE, Kernel(problem, "forward"), {4: []})
+        cache.add_comparison(HERE, KERNEL, WHOLE, HALVES, compared)
+        cache.add_enumerations(HERE, KERNEL, {4: []})
         asked: list[str] = []
         with no_fork:
             connection = connection_of(cache)
             connection.set_trace_callback(asked.append)
         assert cache.machines() == [HERE]
-        assert cache.measurements(HERE, Kernel(problem, "forward"))
-        assert cache.comparison(HERE, Kernel(problem, "forward"), WHOLE, HALVES) == compared
-        assert cache.enumerations(HERE, Kernel(problem, "forward")) == {4: []}
+        assert cache.measurements(HERE, KERNEL)
+        assert cache.comparison(HERE, KERNEL, WHOLE, HALVES) == compared
+        assert cache.enumerations(HERE, KERNEL) == {4: []}
         connection.set_trace_callback(None)
         plans = [row[3] for sql in asked for row in cache.query(f"EXPLAIN QUERY PLAN {sql}")]
     assert len(plans) == 4
@@ -287,46 +273,46 @@ def test_looking_up_reads_no_other_rows(path: Path, problem: Problem) -> None:
     assert plans.count("SCAN rows") == 1, "machines look at all rows"
 
 
-def test_reading_leaves_nothing_behind(path: Path, problem: Problem) -> None:
+def test_reading_leaves_nothing_behind(path: Path) -> None:
     with Cache.open(path) as cache:
-        cache.add(HERE, Kernel(problem, "forward"), measurement())
+        cache.add(HERE, KERNEL, measurement())
     before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
     with Cache.read_only(path) as cache:
         assert cache.machines() == [HERE]
         with pytest.raises(CacheError, match="readonly"):
-            cache.add(HERE, Kernel(problem, "forward"), measurement(1))
+            cache.add(HERE, KERNEL, measurement(1))
     assert {file.name: file.read_bytes() for file in path.parent.iterdir()} == before
 
 
-def test_a_reader_sees_what_another_process_has_just_written(path: Path, problem: Problem) -> None:
+def test_a_reader_sees_what_another_process_has_just_written(path: Path) -> None:
     with Cache.open(path) as writer, Cache.read_only(path) as reader:
-        writer.add(HERE, Kernel(problem, "forward"), measurement())
-        assert reader.measurements(HERE, Kernel(problem, "forward")) == [measurement()]
+        writer.add(HERE, KERNEL, measurement())
+        assert reader.measurements(HERE, KERNEL) == [measurement()]
 
 
-def test_where_the_file_fails_the_work_goes_on_in_memory_after_one_line(path: Path, problem: Problem) -> None:
+def test_where_the_file_fails_the_work_goes_on_in_memory_after_one_line(path: Path) -> None:
     listener = Recorder()
     with Cache.open(path, listener=listener, needed=False) as cache:
-        cache.add(HERE, Kernel(problem, "forward"), measurement(1))
+        cache.add(HERE, KERNEL, measurement(1))
         ((pages,),) = cache.query("PRAGMA page_count")
         cache.query(f"PRAGMA max_page_count = {pages}")
         for size in range(2, 200):
-            cache.add(HERE, Kernel(problem, "forward"), measurement(size))
+            cache.add(HERE, KERNEL, measurement(size))
         assert not cache.kept
-        assert len(cache.measurements(HERE, Kernel(problem, "forward"))) == 199
+        assert len(cache.measurements(HERE, KERNEL)) == 199
         assert list(cache.claimed("ab", str)) == ["a", "b"]
     (message,) = listener.messages
     assert message.startswith(f"Warning: the cache {path} cannot be used: database or disk is full; what is")
     with Cache.read_only(path) as cache:
-        assert 1 <= len(cache.measurements(HERE, Kernel(problem, "forward"))) < 199
+        assert 1 <= len(cache.measurements(HERE, KERNEL)) < 199
 
 
-def test_rows_are_removed_by_age_or_machine(path: Path, problem: Problem) -> None:
+def test_rows_are_removed_by_age_or_machine(path: Path) -> None:
     other = Machine("host", "another device", HERE.library, 1)
     with Cache.open(path) as cache:
         for machine in (HERE, other):
-            cache.add(machine, Kernel(problem, "forward"), measurement())
-            cache.add_comparison(machine, Kernel(problem, "forward"), None, HALVES, Comparison(*[1.0] * 4))
+            cache.add(machine, KERNEL, measurement())
+            cache.add_comparison(machine, KERNEL, None, HALVES, Comparison(*[1.0] * 4))
         assert cache.remove("device", "=", other.device) == 2
         assert cache.machines() == [HERE]
         assert cache.remove("measured_at", "<", "2020-01-01") == 0
@@ -367,11 +353,11 @@ def test_a_file_without_tables_is_empty_and_becomes_a_cache(sql: str, tmp_path: 
         assert cache.machines() == []
 
 
-def test_text_from_outside_is_never_sql(path: Path, problem: Problem) -> None:
+def test_text_from_outside_is_never_sql(path: Path) -> None:
     odd = Machine("host", "'; DROP TABLE measurements; --", 'a "library"', 1)
     with Cache.open(path) as cache:
-        cache.add(odd, Kernel(problem, "forward"), measurement())
-        assert cache.measurements(odd, Kernel(problem, "forward")) == [measurement()]
+        cache.add(odd, KERNEL, measurement())
+        assert cache.measurements(odd, KERNEL) == [measurement()]
 
 
 @pytest.mark.parametrize("name", [b"\xff\n\x1b.sqlite", b"a b?c#d%41.sqlite", "é".encode()])

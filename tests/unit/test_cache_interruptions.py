@@ -17,21 +17,18 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from cached_rows import HERE, KERNEL
 from interrupting import ERRORS, Handler, moments_of, run_under
 from journals import PLAIN, journal
 from random_cases import cases
 
-from mucudnn._native import parse_descriptor
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.claims import Claims
 from mucudnn.costs.journal import journal_of
-from mucudnn.costs.records import Comparison, Listed, Machine, Measurement
+from mucudnn.costs.records import Comparison, Listed, Measurement
 from mucudnn.forks import no_fork
 from mucudnn.listener import Listener
-from mucudnn.problems.kernels import Kernel
 
-HERE = Machine("host", "a device", "a library 1.0", 1)
-KERNEL = Kernel(parse_descriptor("mb8_ic4ih5_oc4_kh3")[0], "forward")
 FILES = ("cache.sqlite", "-wal", "-shm", "-journal", ".lock", ".damaged", "journal")
 
 

@@ -13,18 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cached_rows import HERE, KERNEL
 from journals import PLAIN, journal
 from recorder import Recorder
 
-from mucudnn._native import parse_descriptor
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.file import LockedError
 from mucudnn.costs.journal import journal_of
-from mucudnn.costs.records import Machine, Measurement
-from mucudnn.problems.kernels import Kernel
+from mucudnn.costs.records import Measurement
 
-HERE = Machine("host", "a device", "a library 1.0", 1)
-KERNEL = Kernel(parse_descriptor("mb8_ic4ih5_oc4_kh3")[0], "forward")
 MEASURED = Measurement(8, "ALGORITHM", "CUDNN_STATUS_SUCCESS", 0, "", 1.0)
 HOLD = {
     "transaction": "import sqlite3; held = sqlite3.connect(path, isolation_level=None)\n"

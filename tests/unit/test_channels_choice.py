@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date
@@ -16,7 +15,6 @@ import mucudnn
 from mucudnn._native import Engine, group_kernel, parse_descriptor
 from mucudnn.arrays import dispatch
 from mucudnn.arrays.call import PassCall
-from mucudnn.cli import main
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import SUCCESS, Comparison, Measurement
 from mucudnn.costs.schema import COMPARISON
@@ -374,13 +372,3 @@ def test_a_report_shows_groups_and_counts_them_in_its_curves(bench: Bench) -> No
 def test_without_a_limit_a_result_stays_as_it_is(bench: Bench) -> None:
     before = decided(bench, Limits())
     assert with_groups(bench, before) == before
-
-
-def test_optimize_measures_groups_once(capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["optimize", "mb2_ic64ih10_oc64_kh3_ph1", "--workspace", "768KiB", "--json"]
-    outputs = []
-    for _ in range(2):
-        assert main(command) == 0
-        outputs.append(json.loads(capsys.readouterr().out))
-    assert [output["new_measurements"] > 0 for output in outputs] == [True, False]
-    assert outputs[0]["kernels"] == outputs[1]["kernels"]

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from cached_rows import KERNEL
 from fake_engine import FakeAlgorithm, FakeEngine
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mucudnn._native import Engine, Timing, parse_descriptor
+from mucudnn._native import Engine, Timing
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import RACED, STOCK, SUCCESS, Measurement
 from mucudnn.listener import Listener
@@ -20,10 +21,7 @@ from mucudnn.measuring.benchmark import benchmark
 from mucudnn.measuring.close_candidates import CLOSE, find_close, measure_close
 from mucudnn.measuring.runners import Race
 from mucudnn.plans.decide import LEAST_SPEEDUP, keep_undivided
-from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration
-
-KERNEL = Kernel(parse_descriptor("mb8_ic4ih5_oc4_kh3")[0], "forward")
 
 
 class ChangingEngine(FakeEngine):

@@ -1,7 +1,8 @@
 import pytest
+from cached_rows import HERE
 
 from mucudnn._native import parse_descriptor
-from mucudnn.costs.records import Machine, Measurement
+from mucudnn.costs.records import Measurement
 from mucudnn.costs.table import CostTable
 from mucudnn.errors import MucudnnError, NothingFitsError
 from mucudnn.plans.decide import Limits, choose_within, decide, desirable_configurations
@@ -34,7 +35,7 @@ SIZES = (1, 2, 4, 8)
 
 
 def table(measurements: dict[Kernel, list[Measurement]]) -> CostTable:
-    return CostTable(Machine("host", "a device", "a library 1.0", 1), measurements)
+    return CostTable(HERE, measurements)
 
 
 def parts(configuration: Configuration | None) -> list[tuple[int, str]]:

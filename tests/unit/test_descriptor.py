@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mucudnn._native import Problem, parse_descriptor
+from mucudnn.problems.descriptor import problem_key, short_text
 
 OPERATIONS = ["bias", "add", "add0", "relu", "2add", "-0.5add1e-05", "0add3.4028235e38"]
 EPILOGUES = st.lists(st.sampled_from(OPERATIONS), max_size=8).map(
@@ -59,6 +60,19 @@ def test_an_epilogue_stands_behind_the_sizes_and_before_the_name(
     assert text.endswith(f"w{problem.dilation[-1] - 1}{problem.epilogue}")
     assert parse_descriptor(f'{text}_n"{name}*{count}"') == (problem, name, count)
     assert parse_descriptor(text.removesuffix(problem.epilogue))[0] == problem or problem.epilogue
+
+
+@given(problems())
+def test_the_short_text_reads_back_as_the_same_problem(problem: Problem) -> None:
+    assert parse_descriptor(short_text(problem))[0] == problem
+    assert len(short_text(problem)) <= len(str(problem))
+
+
+@given(problems(), st.integers(1, 99))
+def test_the_key_is_a_descriptor_that_all_mini_batches_share(problem: Problem, other: int) -> None:
+    key = problem_key(problem)
+    assert key == problem_key(problem.replace(mini_batch=other))
+    assert parse_descriptor(key, mini_batch=problem.mini_batch)[0] == problem
 
 
 def test_a_fused_problem_is_another_problem_with_the_same_sizes() -> None:

@@ -83,13 +83,6 @@ def test_waiting_for_another_rank_is_not_counted_as_transfer(tmp_path: Path) -> 
     assert remedies(ranks)[0].change.startswith("GPipe with ")
 
 
-def test_a_reduction_that_computation_hides_is_not_a_cause(tmp_path: Path) -> None:
-    events = [("aten::conv2d", 0.0, 60.0), ("gloo:all_reduce", 40.0, 60.0)]
-    (rank,) = divide(read_traces([write_trace(tmp_path / "0.json", 0, events)]))
-    assert rank.share("reduce") == pytest.approx(0.4)
-    assert rank.share("compute") == pytest.approx(0.6)
-
-
 events = st.lists(
     st.tuples(
         st.sampled_from(

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cached_rows import HERE, KERNEL
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mucudnn._native import parse_descriptor
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.exchange import format_rows, parse_rows
 from mucudnn.costs.records import (
@@ -19,12 +19,8 @@ from mucudnn.costs.records import (
 )
 from mucudnn.costs.schema import ENUMERATION, FORMAT, KINDS, MEASUREMENT, TRIAL, Row
 from mucudnn.errors import MucudnnError, NewerFileError
-from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import ChannelGroup, ChannelGroups, Configuration, MicroConfiguration
 
-HERE = Machine("host", "a device", "a library 1.0", 1)
-PROBLEM = parse_descriptor("mb8_ic4ih5_oc4_kh3")[0]
-KERNEL = Kernel(PROBLEM, "forward")
 WHOLE = Configuration((MicroConfiguration(8, "A", 2.0, 0),))
 HALVES = Configuration((MicroConfiguration(4, "B", 0.5, 0),) * 2)
 COMPARED = Comparison(2.0, 1.0, 0.1, 0.1)

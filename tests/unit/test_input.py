@@ -15,6 +15,7 @@ from mucudnn.costs.journal import JournalError, journal_of, take_journal
 from mucudnn.errors import MucudnnError
 from mucudnn.input import read_packed, read_text
 from mucudnn.measuring.described_device import read_properties
+from mucudnn.plans.devices.scaling import read_scaling
 from mucudnn.problems.network import Network
 from mucudnn.problems.sources import Flags, read_kernels
 
@@ -82,8 +83,9 @@ def test_a_text_that_is_not_json_is_a_value_error_in_words(text: str | bytes, me
         Network.read,
         lambda path: read_kernels(str(path), FLAGS, ("forward",)),
         lambda path: read_properties(str(path)),
+        read_scaling,
     ],
-    ids=["plan", "network", "list of convolutions", "device"],
+    ids=["plan", "network", "list of convolutions", "device", "scaling table"],
 )
 def test_a_terabyte_file_is_reported_in_one_sentence(read: Callable[[Path], object], tmp_path: Path) -> None:
     file = tmp_path / "file"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mucudnn._native import Problem
-from mucudnn.errors import NewerFileError, UsageError
+from mucudnn.errors import UsageError
 from mucudnn.plans.memory.parts import PlannedKernel, PlannedStep, PlannedTensor
 from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.problems.kernels import Kernel
@@ -87,10 +87,6 @@ def test_a_plan_for_less_memory_follows_in_the_same_text(tmp_path: Path) -> None
     [
         ("mucudnn memory plan", "mucudnn plan", "this is not a mucudnn memory plan"),
         ('"recompute"', '"forget"', r"tensors\[1\].choice is 'forget': invalid enum value"),
-        ('"time_ms": 8.25', '"time_ms": NaN', "it is not JSON"),
-        ('"floor": 1000,', "", "it is a dict, .*: object missing required field `floor`"),
-        ('"peak": 2200', '"peak": "2200"', "^peak is '2200': expected `int`, got `str`"),
-        ('"peak": 2200', '"peek": 2200', "it has 'peek', which is not one of network, .*, peak,"),
         ('"workspace": 64}', '"workspace": -64}', r"chosen.parts\[0\]: workspace of IMPLICIT_GEMM .* is -64"),
         ('"first_backward_use": 3', '"first_backward_use": 0', r"tensors\[0\].saved: tensor conv is written"),
     ],
@@ -106,13 +102,6 @@ def test_plans_within_plans_are_refused_where_python_cannot_follow() -> None:
     for depth in (300, 990, 100_000):
         with pytest.raises(UsageError):
             MemoryPlan.parse(text + ', "lower": {' * depth + "}" * depth + "}")
-
-
-def test_a_newer_plan_is_refused_by_version(tmp_path: Path) -> None:
-    path = tmp_path / "net.plan"
-    path.write_text(str(PLAN).replace('"version": 2', '"version": 3'))
-    with pytest.raises(NewerFileError, match="of version 3, this mucudnn reads up to version 2"):
-        MemoryPlan.read(path)
 
 
 @pytest.mark.parametrize(

@@ -95,16 +95,6 @@ def test_a_truncated_network_is_refused(length: int) -> None:
         Network.parse(TEXT[:length])
 
 
-@given(st.data())
-def test_a_damaged_network_is_read_or_refused_and_nothing_else(data: st.DataObject) -> None:
-    at = data.draw(st.integers(0, len(TEXT) - 1))
-    damaged = TEXT[:at] + data.draw(st.characters(max_codepoint=300)) + TEXT[at + 1 :]
-    try:
-        Network.parse(damaged)
-    except (UsageError, NewerFileError):
-        return
-
-
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -155,13 +145,6 @@ def test_the_page_about_networks_tells_the_truth() -> None:
         " and ".join(f"`{kernel}`" for kernel in training.kernels()),
     ):
         assert f"| {answer} |" in page
-
-
-def test_a_file_keeps_a_network(tmp_path: Path) -> None:
-    path = tmp_path / "net.txt"
-    NETWORK.write(path)
-    assert path.read_text() == TEXT
-    assert Network.read(str(path)) == NETWORK
 
 
 def test_an_error_names_the_file(tmp_path: Path) -> None:

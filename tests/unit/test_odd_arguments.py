@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 from odd_values import ARRAY, FACTOR, LAYOUT, OUT, PLAN, SHAPE, SIZE, WORKSPACE, Odd, sizes
+from problem_arrays import TYPES, in_layout, tensors_of
 from random_cases import cases, examples
 from reference import EPSILON, OUTPUT, PASSES, convolve
 
@@ -22,7 +23,6 @@ from mucudnn.arrays import dispatch
 from mucudnn.errors import MucudnnError
 
 CASES = cases(examples(150))
-TYPES = {"f32": np.float32, "f64": np.float64, "f16": np.float16}
 FUNCTIONS = {
     "forward": mucudnn.convolution_forward,
     "backward_data": mucudnn.convolution_backward_data,
@@ -43,11 +43,12 @@ def undivided_kernels_only(one_cache: None) -> Iterator[None]:
 def problems(draw: st.DrawFn) -> Problem:
     flat = draw(st.booleans())
     groups = draw(st.sampled_from([1, 2]))
-    stride, padding = draw(st.sampled_from([1, 2])), draw(st.sampled_from([0, 1]))
+    stride, padding, dilation = (draw(st.sampled_from(values)) for values in ([1, 2], [0, 1], [1, 2]))
     return Problem(
         mini_batch=2, in_channels=2, out_channels=4, groups=groups,
         input=(1, 6) if flat else (6, 5), kernel=(1, 3) if flat else (3, 2),
         stride=(1, stride) if flat else stride, padding=(0, padding) if flat else padding,
+        dilation=(1, dilation) if flat else dilation,
         data_type=draw(st.sampled_from(list(TYPES))), layout=draw(st.sampled_from(["nchw", "nhwc"])),
     )  # fmt: skip
 
@@ -56,32 +57,19 @@ def dims_of(problem: Problem) -> int:
     return 1 if problem.kernel[0] == 1 else 2
 
 
-def tensors_of(problem: Problem) -> dict[str, np.ndarray]:
-    """Return the three tensors with random values, channels first, with two spatial dimensions."""
-    numbers = np.random.default_rng(1)
-    shapes = {
-        "x": (problem.mini_batch, problem.in_channels, *problem.input),
-        "w": (problem.out_channels, problem.in_channels // problem.groups, *problem.kernel),
-        "y": (problem.mini_batch, problem.out_channels, *problem.output),
-    }
-    return {name: numbers.random(shape).astype(TYPES[problem.data_type]) for name, shape in shapes.items()}
-
-
-def in_layout(problem: Problem, tensor: np.ndarray) -> np.ndarray:
+def as_argument(problem: Problem, tensor: np.ndarray) -> np.ndarray:
     """Return the tensor with the layout and the number of axes that the array functions take."""
-    if dims_of(problem) == 1:
-        tensor = tensor[:, :, 0]
-    return tensor if problem.layout == "nchw" else np.ascontiguousarray(np.moveaxis(tensor, 1, -1))
+    return in_layout(tensor[:, :, 0] if dims_of(problem) == 1 else tensor, problem.layout)
 
 
 def plain_arguments(problem: Problem, pass_: str, alpha: float, beta: float) -> dict[str, Any]:
-    tensors = {name: in_layout(problem, tensor) for name, tensor in tensors_of(problem).items()}
+    tensors = {name: as_argument(problem, tensor) for name, tensor in tensors_of(problem).items()}
     return {
         **{name: tensors[name] for name in READ[pass_]},
         **({} if pass_ == "forward" else {"shape": tensors[OUTPUT[pass_]].shape}),
-        "stride": problem.stride[-1], "padding": problem.padding[-1], "dilation": 1, "groups": problem.groups,
-        "layout": problem.layout, "alpha": alpha, "beta": beta, "workspace": None, "plan": None,
-        "out": tensors[OUTPUT[pass_]],
+        "stride": problem.stride[-1], "padding": problem.padding[-1], "dilation": problem.dilation[-1],
+        "groups": problem.groups, "layout": problem.layout, "alpha": alpha, "beta": beta,
+        "workspace": None, "plan": None, "out": tensors[OUTPUT[pass_]],
     }  # fmt: skip
 
 
@@ -166,7 +154,7 @@ def check_call(problem: Problem, pass_: str, alpha: float, beta: float, odd: dic
         assert len(cold[1]) < 400
     tensors = {name: tensor.astype(np.float64) for name, tensor in tensors_of(problem).items()}
     before, convolved = tensors[OUTPUT[pass_]], convolve(problem, pass_, **tensors)
-    expected = in_layout(problem, alpha * convolved + beta * before)
+    expected = as_argument(problem, alpha * convolved + beta * before)
     scale = np.linalg.norm(abs(alpha) * convolved + beta * before)
     for result in results:
         assert isinstance(result, np.ndarray), result

@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from cached_rows import HERE
 from fake_engine import FakeEngine
 
 from mucudnn._native import Engine, parse_descriptor
 from mucudnn.cli.plan import ShownPlan
 from mucudnn.costs.cache import Cache
-from mucudnn.costs.records import Comparison, Machine, Measurement
+from mucudnn.costs.records import Comparison, Measurement
 from mucudnn.costs.table import CostTable
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
@@ -23,7 +24,6 @@ from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration, MicroConfiguration
 
 MiB = 2**20
-MACHINE = Machine("host", "a device", "a library 1.0", 1)
 LEAN = Configuration((MicroConfiguration(8, "LEAN", 16.0, 0),))
 HUNGRY = Configuration((MicroConfiguration(8, "HUNGRY", 8.0, 8 * MiB),))
 
@@ -39,9 +39,9 @@ def rows() -> list[Measurement]:
 
 
 def decide_within(total: int, *kernels: Kernel) -> Result:
-    table = CostTable(MACHINE, {kernel: rows() for kernel in kernels})
+    table = CostTable(HERE, {kernel: rows() for kernel in kernels})
     limits = Limits(total=total, exact=True)
-    return Result(MACHINE, "undivided", limits, 0, tuple(decide(table, "undivided", limits)))
+    return Result(HERE, "undivided", limits, 0, tuple(decide(table, "undivided", limits)))
 
 
 def numbers(decision: Decision) -> list[tuple[int, str]]:
@@ -72,7 +72,7 @@ def test_the_shares_of_all_kernels_together_stay_within_the_total() -> None:
 
 @pytest.mark.parametrize("limits", [Limits(workspace=20 * MiB), Limits(total=24 * MiB), Limits(total=0)])
 def test_there_are_no_shares_where_identical_kernels_gain_nothing_by_differing(limits: Limits) -> None:
-    (decision,) = decide(CostTable(MACHINE, {kernel(3): rows()}), "undivided", limits)
+    (decision,) = decide(CostTable(HERE, {kernel(3): rows()}), "undivided", limits)
     assert decision.shares == ()
 
 

@@ -200,18 +200,13 @@ def test_the_plan_is_written_read_and_shown(tmp_path: Path, capsys: pytest.Captu
     assert "memory limit of a rank: 1 GiB" in shown
     assert main(["plan", "show", str(tmp_path / "model.spatial"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"schema": 1, **json.loads(str(planned))}
-    (tmp_path / "broken").write_text('{"kind": "mucudnn spatial plan"')
-    with pytest.raises(MucudnnError, match="broken: it is not JSON: Input data was truncated"):
-        read_plan(tmp_path / "broken")
 
 
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
         ({"kind": "another"}, "this is not a mucudnn spatial plan"),
-        ({"version": 2}, "spatial plan is of version 2.*upgrade"),
         ({"mesh": ["depth"]}, r"mesh is \['depth'\]: expected `object`"),
-        ({"candidates": [{**CANDIDATE, "fits": 1}]}, r"candidates\[0\].fits is 1: expected `bool`"),
     ],
 )
 def test_a_plan_with_a_wrong_value_is_refused_with_the_value(changes: dict[str, Any], fault: str) -> None:

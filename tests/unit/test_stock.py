@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from cached_rows import KERNEL, PROBLEM
 from fake_engine import FakeEngine
 
-from mucudnn._native import Engine, parse_descriptor
+from mucudnn._native import Engine
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import FRAMEWORK, STOCK, STOCK_SLICE, Machine
 from mucudnn.listener import Listener
@@ -20,8 +21,7 @@ from mucudnn.plans.optimizer import optimize, replay
 from mucudnn.plans.result import Result
 from mucudnn.problems.kernels import Kernel
 
-KERNEL = Kernel(parse_descriptor("mb8_ic4ih5_oc4_kh3")[0], "forward")
-FILTERS = Kernel(parse_descriptor("mb8_ic4ih5_oc4_kh3")[0], "backward_filter")
+FILTERS = Kernel(PROBLEM, "backward_filter")
 
 
 @dataclass

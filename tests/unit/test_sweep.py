@@ -2,11 +2,12 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from cached_rows import KERNEL
 from fake_engine import FakeAlgorithm, FakeEngine
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mucudnn._native import Engine, parse_descriptor
+from mucudnn._native import Engine
 from mucudnn.cli.sweep import cliff_sentence
 from mucudnn.costs.cache import Cache
 from mucudnn.errors import UsageError
@@ -14,10 +15,8 @@ from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.runners import Exhaustive
 from mucudnn.plans.sweep import JUMP, Cliff, Sweep, SweepPoint, find_cliffs, parse_sizes, sweep
-from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration, MicroConfiguration
 
-KERNEL = Kernel(parse_descriptor("mb8_ic4ih5_oc4_kh3")[0], "forward")
 MiB = 2**20
 
 

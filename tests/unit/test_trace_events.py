@@ -1,6 +1,5 @@
 """An event of a trace counts once and as its own kind: a collective is not a message between ranks."""
 
-import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -139,18 +138,13 @@ def test_nccls_kernel_for_sends_and_receives_counts_as_the_operation_that_launch
     ("name", "arguments", "cause"),
     [
         # NCCL 2.14 and 2.17, as in the traces that HolisticTraceAnalysis publishes
-        ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", {}, "reduce"),
         ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)", {}, "reduce"),
         ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)", {}, "reduce"),
-        # newer versions
-        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", {}, "reduce"),
         (SEND_RECV, {}, "reduce"),  # nothing says that two ranks alone take part
         # RCCL, which has one kernel for all operations, and kernels for its MSCCL algorithms
-        ("ncclDevKernel_Generic(ncclDevComm*, channelMasks, ncclWork*)", {}, "reduce"),
         ("ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)", {"Collective name": "recv"}, "wait"),
         ("mscclKernel_Sum_half_Simple_false(ncclDevComm*, mscclAlgo*, mscclWork*)", {}, "reduce"),
         ("onecclKernel", {"Collective name": "allreduce"}, "reduce"),
-        ("Cijk_Alik_Bljk_SB_Bias_AS_SAV_UserArgs_MT64x16x32_MI16x16x1", {}, "compute"),
     ],
 )
 def test_other_kernels_count_as_their_name_or_the_profiler_says(
@@ -291,13 +285,10 @@ def test_a_trace_of_the_launches_alone_is_refused(tmp_path: Path) -> None:
         read_traces([path])
 
 
-def test_a_trace_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trace_that_is_too_large_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(traces, "MOST_BYTES", 2**20)
-    bomb = tmp_path / "bomb.json.gz"
-    bomb.write_bytes(gzip.compress(bytes(2**24)))
-    for path in ("/dev/zero", bomb):
-        with pytest.raises(MucudnnError, match=f"{path} is too large: it may have 1 MiB at most"):
-            read_traces([path])
+    with pytest.raises(MucudnnError, match="/dev/zero is too large: it may have 1 MiB at most"):
+        read_traces([Path("/dev/zero")])
 
 
 def late(tmp_path: Path, delays: list[list[float]], name: str = "gloo:all_reduce") -> list[Shares]:

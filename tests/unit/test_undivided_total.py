@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from cached_rows import HERE
 from fake_engine import FakeAlgorithm, FakeEngine
 from optimizer_cases import run
 from random_cases import cases
 
 from mucudnn._native import parse_descriptor
 from mucudnn.cli.decisions import Decided
-from mucudnn.costs.records import SUCCESS, Machine, Measurement
+from mucudnn.costs.records import SUCCESS, Measurement
 from mucudnn.costs.table import CostTable
 from mucudnn.errors import NothingFitsError
 from mucudnn.output.answers import show
@@ -40,7 +41,7 @@ def draw_table(random_: random.Random) -> CostTable:
             for name in "ABC"
             for size in SIZES
         ]
-    return CostTable(Machine("host", "a device", "a library 1.0", 1), measured)
+    return CostTable(HERE, measured)
 
 
 def fastest_undivided(costs: CostTable, budget: int, *, apart: bool) -> float | None:
