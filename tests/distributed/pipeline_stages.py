@@ -21,12 +21,11 @@ DEPTH = 3
 BFLOAT16 = torch.bfloat16
 
 
-class Stage(nn.Module):
+class Stage(pipeline_cases.Layer):
     """A linear layer, and a function of its result."""
 
     def __init__(self, function: Callable[..., Any] | None = None) -> None:
         super().__init__()
-        self.inner = nn.Linear(WIDTH, WIDTH)
         self.function = function
         self.register_buffer("state", torch.zeros(1, WIDTH))
         self.step = self.calls = 0

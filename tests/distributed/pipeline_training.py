@@ -22,38 +22,29 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from mucudnn.torch.pipeline import BidirectionalPipeline
 
-CLASSES = 4
 BY_NAME = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
-class Embed(nn.Module):
+class Embed(cases.Layer):
     """A first stage with two inputs, which returns a dict."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, features: Tensor, mask: Tensor) -> dict[str, Tensor]:
         return {"hidden": torch.tanh(self.inner(features)), "mask": mask}
 
 
-class Mix(nn.Module):
+class Mix(cases.Layer):
     """A stage with normalization, whose inputs have names."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.inner, self.norm = nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH)
+        self.norm = nn.LayerNorm(WIDTH)
 
     def forward(self, mask: Tensor, hidden: Tensor) -> dict[str, Tensor]:
         return {"hidden": hidden + self.norm(self.inner(hidden * mask)), "mask": mask}
 
 
-class Head(nn.Module):
+class Head(cases.Layer):
     """A last stage that returns a dict, of which the loss uses two entries."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(WIDTH, CLASSES)
 
     def forward(self, hidden: Tensor, mask: Tensor) -> dict[str, Tensor]:
         return {"logits": self.inner(hidden * mask), "hidden": hidden}
@@ -77,7 +68,7 @@ def mini_batch(samples: int, seed: int) -> tuple[dict[str, Tensor], dict[str, Te
 
     return (
         {"features": draw(WIDTH), "mask": draw(1).sigmoid()},
-        {"values": draw(CLASSES), "weights": draw(1).sigmoid()},
+        {"values": draw(WIDTH), "weights": draw(1).sigmoid()},
     )
 
 

@@ -224,19 +224,23 @@ def hyperslabs(path: str) -> tuple[float, float, int]:
     return data_error, target_error, part.size(2)
 
 
+def step_error(model: nn.Module, expected: nn.Module, x: torch.Tensor, x_divided: Any) -> float:
+    """Return the largest error of the result, gradients and buffers of a step on a divided tensor."""
+    y64, y = expected(x), model(x_divided)
+    for result in (y64, y):
+        result.square().mean().backward()
+    mean_of_gradients(model)
+    return max(compare(model, expected), largest(y.gather(), y64))
+
+
 def partly_gathered(names: tuple[str, ...]) -> float:
     """Return the error of gradients if the inner layers are gathered over dimensions of a 2 × 2 mesh."""
     mesh = spatial.init_mesh("cpu", depth=2, height=2)
     torch.manual_seed(3)
     model, x = Skipping().double(), torch.randn(2, 2, 6, 7, 4, dtype=torch.float64)
     expected = copy.deepcopy(model)
-    y64 = expected(x)
-    y64.square().mean().backward()
     model.inner.register_forward_pre_hook(lambda module, args: (args[0].gather(*names),))
-    y = model(spatial.divide(x, mesh, {2: "depth", 3: "height"}))
-    y.square().mean().backward()
-    mean_of_gradients(model)
-    return max(compare(model, expected), largest(y.gather(), y64))
+    return step_error(model, expected, x, spatial.divide(x, mesh, {2: "depth", 3: "height"}))
 
 
 class Bottleneck(nn.Module):
@@ -257,8 +261,6 @@ def divided_again() -> tuple[float, list[int], list[int]]:
     torch.manual_seed(5)
     model, x = Bottleneck().double(), torch.randn(2, 1, 7, 6, dtype=torch.float64)
     expected = copy.deepcopy(model)
-    y64 = expected(x)
-    y64.square().mean().backward()
     world, link = dist.get_world_size(), spatial.PeerLink(0.0, 1e15)
     plan = spatial.plan(model, (1, 1, 7, 6), world=world, link=link, time_ms=volume, rate=1e15)
     mesh = spatial.init_mesh("cpu", **plan.mesh)
@@ -266,12 +268,9 @@ def divided_again() -> tuple[float, list[int], list[int]]:
         model(spatial.divide(x, mesh, plan.axes))
     mucudnn.torch.apply(model, plan)
     with spatial.report(model) as after:
-        y = model(spatial.divide(x, mesh, plan.axes))
-    model.zero_grad()
-    y.square().mean().backward()
-    mean_of_gradients(model)
-    assert largest(mucudnn.torch.apply(copy.deepcopy(expected), plan)(x), y64) == 0  # undivided as before
-    error = max(compare(model, expected), largest(y.gather(), y64))
+        error = step_error(model, expected, x, spatial.divide(x, mesh, plan.axes))
+    undivided = mucudnn.torch.apply(copy.deepcopy(expected), plan)
+    assert torch.equal(undivided(x), expected(x)), "a plan leaves whole tensors alone"
     ranks = [[layer.ranks for layer in run.layers if "Conv" in layer.kind] for run in (before, after)]
     return error, ranks[0], ranks[1]
 

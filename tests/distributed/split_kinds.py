@@ -20,6 +20,10 @@ class Kind(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first, self.last = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Add what the code between the layers needs."""
 
     def forward(self, x: Tensor) -> Any:
         return self.last(self.between(torch.tanh(self.first(x)), x))
@@ -93,8 +97,7 @@ class Counter(Kind):
 
 
 class Remembers(Kind):
-    def __init__(self) -> None:
-        super().__init__()
+    def prepare(self) -> None:
         self.seen: Any = None
 
     def between(self, y: Tensor, x: Tensor) -> Tensor:
@@ -104,8 +107,7 @@ class Remembers(Kind):
 
 
 class CountingBuffer(Kind):
-    def __init__(self) -> None:
-        super().__init__()
+    def prepare(self) -> None:
         self.register_buffer("calls", torch.zeros(()))
 
     def between(self, y: Tensor, x: Tensor) -> Tensor:
@@ -114,8 +116,7 @@ class CountingBuffer(Kind):
 
 
 class ScaledBuffer(Kind):
-    def __init__(self) -> None:
-        super().__init__()
+    def prepare(self) -> None:
         self.register_buffer("scale", torch.ones(()))
 
     def between(self, y: Tensor, x: Tensor) -> Tensor:
@@ -123,8 +124,7 @@ class ScaledBuffer(Kind):
 
 
 class InitialisedByData(Kind):
-    def __init__(self) -> None:
-        super().__init__()
+    def prepare(self) -> None:
         self.register_buffer("is_ready", torch.tensor(False))
         self.register_buffer("scale", torch.ones(()))
 
@@ -136,8 +136,7 @@ class InitialisedByData(Kind):
 
 
 class Dropout(Kind):
-    def __init__(self) -> None:
-        super().__init__()
+    def prepare(self) -> None:
         self.drop = nn.Dropout(0.5)
 
     def between(self, y: Tensor, x: Tensor) -> Tensor:
@@ -169,8 +168,7 @@ class Detached(Kind):
 
 
 class HookedInside(Kind):
-    def __init__(self) -> None:
-        super().__init__()
+    def prepare(self) -> None:
         self.inner = Detached()
         self.inner.register_forward_pre_hook(lambda module, args: (2 * args[0],))
         self.inner.register_forward_hook(lambda module, args, result: result + args[0])
@@ -181,14 +179,12 @@ class HookedInside(Kind):
 
 
 class Hooked(Detached):
-    def __init__(self) -> None:
-        super().__init__()
+    def prepare(self) -> None:
         self.register_forward_hook(lambda module, args, result: 2 * result)
 
 
 class HookedGradient(Detached):
-    def __init__(self) -> None:
-        super().__init__()
+    def prepare(self) -> None:
         self.register_full_backward_pre_hook(lambda module, outputs: (3 * outputs[0],))
 
 
@@ -198,15 +194,13 @@ class Halved(nn.Module):
 
 
 class Parametrized(Detached):
-    def __init__(self) -> None:
-        super().__init__()
+    def prepare(self) -> None:
         nn.utils.parametrize.register_parametrization(self.first, "weight", Halved())
         nn.utils.parametrizations.spectral_norm(self.last)
 
 
 class ParametrizedItself(Kind):
-    def __init__(self) -> None:
-        super().__init__()
+    def prepare(self) -> None:
         self.scale = nn.Parameter(torch.ones(WIDTH))
         nn.utils.parametrize.register_parametrization(self, "scale", Halved())
 
@@ -215,8 +209,7 @@ class ParametrizedItself(Kind):
 
 
 class Tied(Kind):
-    def __init__(self) -> None:
-        super().__init__()
+    def prepare(self) -> None:
         self.branch = KINDS["ByValue"]()
 
     def between(self, y: Tensor, x: Tensor) -> Tensor:
@@ -224,8 +217,7 @@ class Tied(Kind):
 
 
 class BatchNorm(Kind):
-    def __init__(self) -> None:
-        super().__init__()
+    def prepare(self) -> None:
         self.norm = nn.BatchNorm1d(WIDTH)
 
     def between(self, y: Tensor, x: Tensor) -> Tensor:
