@@ -9,15 +9,11 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+from dimensions import CHANNELS_LAST, layer_class
 from needs_torch import torch
 from torch.utils.checkpoint import checkpoint
 
 nn = torch.nn
-LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
-CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
-TRANSPOSED = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
-NORMS = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
-POOLS = {1: nn.MaxPool1d, 2: nn.MaxPool2d, 3: nn.MaxPool3d}
 STEPS = ["train", "train", "train", "gradients in eval", "transform", "no_grad", "inference_mode"]
 
 
@@ -95,7 +91,7 @@ class Sample:
                 lambda module, args, y, name=name: tensors.update({f"{name}'s y": y})
             )
             for name, module in model.named_modules()
-            if isinstance(module, tuple(CONVOLUTIONS.values())) and self.step != "transform"
+            if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d) and self.step != "transform"
         ]
         autocast = torch.autocast("cpu", self.autocast) if self.autocast else nullcontext()
         if self.step == "transform":
@@ -149,9 +145,9 @@ def sample(seed: int) -> Sample:
     x = torch.randn(shape, dtype=dtype)
     if dims > 1:
         if r.random() < 0.4:
-            model = model.to(memory_format=LAST[dims + 2])
+            model = model.to(memory_format=CHANNELS_LAST[dims + 2])
         if r.random() < 0.4:
-            x = x.contiguous(memory_format=LAST[dims + 2])
+            x = x.contiguous(memory_format=CHANNELS_LAST[dims + 2])
     if r.random() < 0.15:
         x = x.transpose(-1, 1).contiguous().transpose(-1, 1)
     step = r.choice(STEPS)
@@ -185,9 +181,11 @@ class Builder:
             lambda: Branches(self.convolution(shape, same=True), self.convolution(shape, same=True)),
             lambda: Twice(self.convolution(shape, same=True)),
             lambda: self.checkpointed(shape),
-            lambda: TRANSPOSED[self.dims](channels, r.randint(1, 4), r.randint(1, 3), stride=r.randint(1, 2)),
+            lambda: layer_class("ConvTranspose", self.dims)(
+                channels, r.randint(1, 4), r.randint(1, 3), stride=r.randint(1, 2)
+            ),
             lambda: nn.Dropout(0.3),
-            lambda: POOLS[self.dims](2 if min(shape[2:]) > 1 else 1),
+            lambda: layer_class("MaxPool", self.dims)(2 if min(shape[2:]) > 1 else 1),
         ]
         # In 16 bits PyTorch 2.13 gives wrong results for small sizes on the CPU, and this convolution stays
         # its own.
@@ -201,7 +199,7 @@ class Builder:
         values = torch.Size(spatial).numel()
         norms = [nn.Identity()]
         if n * values > 1:  # batch norms need two values to train
-            norms = [NORMS[self.dims](channels), NORMS[self.dims](channels)]
+            norms = [layer_class("BatchNorm", self.dims)(channels) for _ in range(2)]
         if channels * values > 1:
             norms.append(nn.GroupNorm(1, channels))
         return nn.Sequential(convolution, self.r.choice(norms), nn.ReLU())
@@ -232,7 +230,7 @@ class Builder:
             if mode == "circular" and any(p > i for p, i in zip(padding, spatial, strict=True)):
                 mode = "zeros"
         out = channels if same else groups * r.randint(1, 4)
-        return CONVOLUTIONS[self.dims](
+        return layer_class("Conv", self.dims)(
             channels, out, tuple(kernel), stride=tuple(stride), padding=padding if same else tuple(padding),
             dilation=tuple(dilation), groups=groups, bias=r.random() < 0.6, padding_mode=mode,
         )  # fmt: skip

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from dimensions import layer_class
 from needs_torch import mt, torch
 from torch.utils._pytree import tree_leaves
 
@@ -43,7 +44,7 @@ class Wrapper:
 
 
 def layer(dims: int = 2, **options: Any) -> nn.Module:
-    return (nn.Conv1d, nn.Conv2d, nn.Conv3d)[dims - 1](3, 4, 3, **options)
+    return layer_class("Conv", dims)(3, 4, 3, **options)
 
 
 def cast(module: nn.Module, dtype: torch.dtype, bias: torch.dtype | None = None) -> nn.Module:

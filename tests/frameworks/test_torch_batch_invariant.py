@@ -1,7 +1,5 @@
 """With `batch_invariant` a sample has the same bits in each batch, at each place, beside any others."""
 
-import os
-import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
@@ -9,8 +7,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import programs
 import pytest
 import torch
+from dimensions import OURS, layer_class
 from torch import Tensor, nn
 
 import mucudnn.torch as mt
@@ -59,8 +59,7 @@ def operands(name: str, dtype: torch.dtype) -> tuple[Tensor, Tensor, dict[str, i
 def run(x: Tensor, w: Tensor, sizes: dict[str, int]) -> tuple[Tensor, Tensor]:
     """Return the result, and the gradient of the input for a gradient that depends on the result alone."""
     own = x.detach().clone(memory_format=torch.preserve_format).requires_grad_()
-    function = (mt.conv1d, mt.conv2d, mt.conv3d)[x.dim() - 3]
-    y = function(own, w, w.flatten()[: w.shape[0]], batch_invariant=True, workspace="none", **sizes)
+    y = OURS[x.dim() - 2](own, w, w.flatten()[: w.shape[0]], batch_invariant=True, workspace="none", **sizes)
     y.backward(y.detach())
     assert own.grad is not None
     return y.detach(), own.grad
@@ -89,7 +88,7 @@ def test_a_sample_has_the_same_bits_in_each_batch(
     assert torch.equal(run(neighbours, w, sizes)[0][0], whole[0][0])
 
 
-def test_the_variables_make_everything_batch_invariant_and_strict(tmp_path: Path) -> None:
+def test_the_variables_make_everything_batch_invariant_and_strict(cache_path: Path) -> None:
     script = (
         "import numpy as np, torch\n"
         "import mucudnn, mucudnn.torch as mt\n"
@@ -104,8 +103,8 @@ def test_the_variables_make_everything_batch_invariant_and_strict(tmp_path: Path
         "assert str(mt.plan(model, x).promise) == 'numerics=strict, batch_invariant'\n"
     )
     promises = {"MUCUDNN_BATCH_INVARIANT": "1", "MUCUDNN_NUMERICS": "strict"}
-    variables = {**promises, "MUCUDNN_CACHE": str(tmp_path / "cache.sqlite")}
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=300, env={**os.environ, **variables})
+    ran = programs.run(sys.executable, "-c", script, **promises)
+    assert ran.returncode == 0, ran.stderr
 
 
 def test_an_algorithm_that_varies_runs_in_slices_of_one_sample_and_others_do_not() -> None:
@@ -143,10 +142,8 @@ def test_whole_networks_give_a_sample_the_same_bits_in_each_batch(
 @pytest.mark.parametrize("dims", [1, 2, 3])
 def test_transposed_convolutions_keep_the_bits(dims: int) -> None:
     torch.manual_seed(3)
-    kind = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)[dims - 1]
-    model = nn.Sequential(
-        (nn.Conv1d, nn.Conv2d, nn.Conv3d)[dims - 1](4, 40, 1), kind(40, 6, 3, 2, 1, output_padding=1)
-    )
+    kind = layer_class("ConvTranspose", dims)
+    model = nn.Sequential(layer_class("Conv", dims)(4, 40, 1), kind(40, 6, 3, 2, 1, output_padding=1))
     x = torch.randn(8, 4, *[5] * dims)
     expected = model(x)
     mt.convert(model, batch_invariant=True)

@@ -1,13 +1,12 @@
 """A plan or a warm cache gives the same bits in every process."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from needs_torch import mt, torch
 from plans import plan_by
-from programs import HANGS, environment
+from programs import run
 
 import mucudnn
 from mucudnn.costs.cache import Cache
@@ -34,10 +33,10 @@ for result in (y, *torch.autograd.grad(y.sin().sum(), (x, model.weight, model.bi
 
 def bits(cache: Path, *plan: Path) -> list[str]:
     """Return the bits of y, dx, dw and db, computed in a new process."""
-    command = [sys.executable, "-c", STEP, *map(str, plan)]
-    variables = environment(MUCUDNN_CACHE=str(cache), MUCUDNN_BUDGET="1h")  # the second step decides all
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True, timeout=HANGS)
-    return done.stdout.split()
+    # The second step decides all.
+    ran = run(sys.executable, "-c", STEP, *plan, MUCUDNN_CACHE=str(cache), MUCUDNN_BUDGET="1h")
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.split()
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from dimensions import CHANNELS_LAST, layer_class
 from needs_torch import mt, torch
 from torch import Tensor, nn
 
@@ -13,7 +14,6 @@ from mucudnn.torch.compiling.operators import CompiledCall, EngineChoice
 
 pytestmark = pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec:FutureWarning")  # Inductor gives it
 inductor_config = pytest.importorskip("torch._inductor.config")
-CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 class Joined(nn.Module):
@@ -21,9 +21,9 @@ class Joined(nn.Module):
 
     def __init__(self, dims: int) -> None:
         super().__init__()
-        conv, norm = ((nn.Conv2d, nn.InstanceNorm2d), (nn.Conv3d, nn.InstanceNorm3d))[dims - 2]
+        conv = layer_class("Conv", dims)
         self.first, self.second = conv(3, 8, 3, padding=1), conv(8, 8, 3, padding=1)
-        self.norm, self.last = norm(8), conv(16, 4, 3, padding=1)
+        self.norm, self.last = layer_class("InstanceNorm", dims)(8), conv(16, 4, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
         first = torch.relu(self.norm(self.first(x)))

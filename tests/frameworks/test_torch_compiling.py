@@ -9,6 +9,7 @@ from typing import Any
 
 import programs
 import pytest
+from dimensions import layer_class
 from needs_torch import mt, torch
 from torch import nn
 
@@ -51,8 +52,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 def network(dims: int = 2) -> nn.Sequential:
     """Return a network of convolutions with groups, a stride, another padding mode, and batch norm."""
     torch.manual_seed(0)
-    conv: Any = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[dims - 1]
-    norm: Any = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)[dims - 1]
+    conv, norm = layer_class("Conv", dims), layer_class("BatchNorm", dims)
     mode = "zeros" if dims == 3 else "reflect"
     return nn.Sequential(
         conv(3, 8, 3, padding=1, bias=False), norm(8), nn.ReLU(),
@@ -71,6 +71,15 @@ def assert_as_exact_as_stock(result: torch.Tensor, stock: torch.Tensor, exact: t
     assert (result.double() - exact).norm() <= 4 * (stock.double() - exact).norm() + rounding
 
 
+def assert_inference_is_exact(
+    model: nn.Module, compiled: Any, *inputs: torch.Tensor, freezing: bool = True
+) -> None:
+    """Run a compiled model without gradients, and compare its results with fp64."""
+    with torch.no_grad(), inductor_config.patch(freezing=freezing):
+        for x in inputs:
+            assert_as_exact_as_stock(compiled(x), model(x), copy.deepcopy(model).double()(x.double()))
+
+
 def gradients(model: nn.Module) -> list[torch.Tensor]:
     grads = [parameter.grad for parameter in model.parameters()]
     assert all(grad is not None for grad in grads)
@@ -79,11 +88,8 @@ def gradients(model: nn.Module) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("dims", [2, 3])
 def test_frozen_inference_folds_batch_norms_and_runs_the_engine(dims: int, runs: Counter[str]) -> None:
-    model, x = network(dims).eval(), image(dims)
-    converted = mt.convert(copy.deepcopy(model))
-    with torch.no_grad(), inductor_config.patch(freezing=True):
-        result = torch.compile(converted)(x)
-        assert_as_exact_as_stock(result, model(x), copy.deepcopy(model).double()(x.double()))
+    model = network(dims).eval()
+    assert_inference_is_exact(model, torch.compile(mt.convert(copy.deepcopy(model))), image(dims))
     assert runs == {"forward": 4}
 
 
@@ -91,7 +97,7 @@ def test_frozen_inference_folds_batch_norms_and_runs_the_engine(dims: int, runs:
 def test_the_engine_adds_the_bias(
     freezing: bool, runs: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, x = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3, bias=False)).eval(), image()
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3, bias=False)).eval()
     biases, run = list[torch.Tensor | None](), passes.run
 
     def noted(pass_: str, x: torch.Tensor, w: torch.Tensor, bias: Any, *rest: Any) -> torch.Tensor:
@@ -99,9 +105,8 @@ def test_the_engine_adds_the_bias(
         return run(pass_, x, w, bias, *rest)
 
     monkeypatch.setattr(passes, "run", noted)
-    with torch.no_grad(), inductor_config.patch(freezing=freezing):
-        result = torch.compile(mt.convert(copy.deepcopy(model)))(x)
-        assert_as_exact_as_stock(result, model(x), copy.deepcopy(model).double()(x.double()))
+    compiled = torch.compile(mt.convert(copy.deepcopy(model)))
+    assert_inference_is_exact(model, compiled, image(), freezing=freezing)
     assert runs == {"forward": 2}
     first, second = biases
     assert first is not None
@@ -373,10 +378,9 @@ def test_a_frozen_convolution_of_dynamic_shape_is_chosen_for_the_first_size_and_
     if dims == 3:
         model[3].stride = (1, 1, 1)  # Inductor itself fails with another one
     compiled = torch.compile(mt.convert(copy.deepcopy(model)), dynamic=True)
-    with torch.no_grad(), inductor_config.patch(freezing=True):
-        for samples, size in ((4, 12), (4, 14), (3, 12), (4, 12)):
-            x = torch.rand(samples, 3, *(size,) * dims)
-            assert_as_exact_as_stock(compiled(x), model(x), copy.deepcopy(model).double()(x.double()))
+    sizes = ((4, 12), (4, 14), (3, 12), (4, 12))
+    inputs = (torch.rand(samples, 3, *(size,) * dims) for samples, size in sizes)
+    assert_inference_is_exact(model, compiled, *inputs)
     assert runs == {"forward": 16}
     assert [call.x[0] for call in at_run_time] == [4] * 4 + [3] * 4
     assert all(call.constant_filter for call in at_run_time)
@@ -389,10 +393,7 @@ def test_a_frozen_convolution_of_dynamic_shape_stays_inductors_if_that_is_faster
     caplog.set_level(logging.INFO, "mucudnn")
     model = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU()).eval()
     compiled = torch.compile(mt.convert(copy.deepcopy(model)), dynamic=True)
-    with torch.no_grad(), inductor_config.patch(freezing=True):
-        for size in (12, 14):
-            x = torch.rand(4, 3, size, size)
-            torch.testing.assert_close(compiled(x), model(x))
+    assert_inference_is_exact(model, compiled, *(torch.rand(4, 3, size, size) for size in (12, 14)))
     assert not runs
     assert "1 forward convolutions left to Inductor" in caplog.text
 

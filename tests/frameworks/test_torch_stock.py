@@ -40,12 +40,16 @@ def everything_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def timed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Times], None]:
-    """Return a function that sets the ms that STOCK seems to take in a pass, at a size, whole or sliced."""
+def timed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that sets the ms that STOCK seems to take in a pass, at a size, whole or sliced.
 
-    def set_times(times: Times) -> None:
+    A second argument is the bytes of scratch memory that each sample seems to take.
+    """
+
+    def set_times(times: Times, scratch: int = 0) -> None:
         def measure(timer: stock.TorchTimer, micro_batch: int, *, is_slice: bool, **_: object) -> StockTiming:
-            return StockTiming(times(timer._kernel.pass_, micro_batch, is_slice), 0)
+            ms = times(timer._kernel.pass_, micro_batch, is_slice)
+            return StockTiming(ms, scratch * micro_batch)
 
         monkeypatch.setattr(stock.TorchTimer, "measure", measure)
 
@@ -84,7 +88,7 @@ def gradients(convolution: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("layout", ["contiguous_format", "channels_last"])
 def test_where_all_passes_choose_it_pytorch_runs_the_call_itself(
-    timed: Callable[[Times], None], layout: str
+    timed: Callable[..., None], layout: str
 ) -> None:
     timed(always)
     for convolution, x in problems(layout):
@@ -100,7 +104,7 @@ def test_where_all_passes_choose_it_pytorch_runs_the_call_itself(
 
 @pytest.mark.parametrize("layout", ["contiguous_format", "channels_last"])
 def test_slices_of_it_give_the_same_results(
-    timed: Callable[[Times], None], layout: str, everything_measured: None
+    timed: Callable[..., None], layout: str, everything_measured: None
 ) -> None:
     timed(only_slices)
     for convolution, x in problems(layout):
@@ -129,20 +133,20 @@ def test_slices_of_it_follow_samples_of_the_engine() -> None:
     assert {(p.own, p.stock) for p in dispatch._prepared.values() if p.plan} == {(3, (1, 1))}
 
 
-def test_a_call_without_gradients_takes_it_too(timed: Callable[[Times], None]) -> None:
+def test_a_call_without_gradients_takes_it_too(timed: Callable[..., None]) -> None:
     timed(always)
     x, w, bias = torch.randn(4, 3, 8, 8), torch.randn(5, 3, 3, 3), torch.randn(5)
     assert torch.equal(mt.conv2d(x, w, bias), nn.functional.conv2d(x, w, bias))
     assert {p.stock for p in dispatch._prepared.values()} == {(4,)}
 
 
-def test_second_derivatives_follow_it(timed: Callable[[Times], None]) -> None:
+def test_second_derivatives_follow_it(timed: Callable[..., None]) -> None:
     timed(always)
     x, w = (torch.randn(1, 1, 3, 3).double().requires_grad_() for _ in range(2))
     assert torch.autograd.gradgradcheck(lambda x, w: mt.conv2d(x, w, padding=2), (x, w))
 
 
-def test_compiled_and_transformed_calls_take_it_within_the_operators(timed: Callable[[Times], None]) -> None:
+def test_compiled_and_transformed_calls_take_it_within_the_operators(timed: Callable[..., None]) -> None:
     timed(always)
     convolution, x = problems()[1]
     wanted = convolution(x)
@@ -276,11 +280,8 @@ def test_a_type_that_pytorch_cannot_run_leaves_the_engine_alone(monkeypatch: pyt
     assert {p.stock for p in dispatch._prepared.values()} == {()}
 
 
-def test_its_scratch_counts_against_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    def measure(timer: stock.TorchTimer, micro_batch: int, *, is_slice: bool, **_: object) -> StockTiming:
-        return StockTiming(1e-9 * micro_batch, 1000 * micro_batch)
-
-    monkeypatch.setattr(stock.TorchTimer, "measure", measure)
+def test_its_scratch_counts_against_the_limit(timed: Callable[..., None]) -> None:
+    timed(lambda _, size, __: 1e-9 * size, 1000)
     x, w = torch.randn(4, 3, 8, 8), torch.randn(5, 3, 3, 3)
     torch.testing.assert_close(mt.conv2d(x, w, workspace=2500), nn.functional.conv2d(x, w))
     [ready] = dispatch._prepared.values()
@@ -288,7 +289,7 @@ def test_its_scratch_counts_against_the_limit(monkeypatch: pytest.MonkeyPatch) -
     assert ready.undivided_stock is None
 
 
-def test_a_plan_says_that_it_is_the_choice_and_by_which_version(timed: Callable[[Times], None]) -> None:
+def test_a_plan_says_that_it_is_the_choice_and_by_which_version(timed: Callable[..., None]) -> None:
     timed(always)
     convolution, x = problems()[1]
     plan = mt.plan(convolution, x, thorough=True)
@@ -298,7 +299,7 @@ def test_a_plan_says_that_it_is_the_choice_and_by_which_version(timed: Callable[
     torch.testing.assert_close(mt.convert(convolution, plan=Plan.parse(str(plan)))(x), wanted)
 
 
-def test_a_plan_of_another_version_is_not_followed(timed: Callable[[Times], None]) -> None:
+def test_a_plan_of_another_version_is_not_followed(timed: Callable[..., None]) -> None:
     timed(always)
     convolution, x = problems()[1]
     plan = mt.plan(convolution, x, thorough=True)
@@ -307,7 +308,7 @@ def test_a_plan_of_another_version_is_not_followed(timed: Callable[[Times], None
         mt.conv2d(x, convolution.weight, None, 2, groups=2, plan=other)
 
 
-def test_functions_without_pytorch_refuse_a_plan_with_it_by_name(timed: Callable[[Times], None]) -> None:
+def test_functions_without_pytorch_refuse_a_plan_with_it_by_name(timed: Callable[..., None]) -> None:
     timed(always)
     x, w = torch.randn(4, 3, 8, 8), torch.randn(5, 3, 3, 3)
     convolution = nn.Conv2d(3, 5, 3, bias=False)
@@ -316,17 +317,37 @@ def test_functions_without_pytorch_refuse_a_plan_with_it_by_name(timed: Callable
         mucudnn.convolution_forward(x.numpy(), w.numpy(), plan=plan)
 
 
-@pytest.mark.parametrize(("ours_ms", "wins"), [(90.0, True), (99.0, False)])
+Predict = Callable[[float, float], None]
+
+
+@pytest.fixture
+def predicted(timed: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> Predict:
+    """Return a function that sets the ms that the engine and STOCK seem to take for a pass.
+
+    The engine's configuration stays the choice of each pass.
+    """
+
+    def predict(ours_ms: float, stock_ms: float) -> None:
+        monkeypatch.setattr(dispatch.Prepared, "predicted_ms", ours_ms)
+        timed(lambda pass_, size, is_slice: 1e9 if is_slice else stock_ms)
+        monkeypatch.setattr(choosing, "choose_within", _without_stock(choosing.choose_within))
+
+    return predict
+
+
+def wins() -> bool:
+    """Return whether the only decision so far is against PyTorch's own convolution."""
+    [answer] = answers._answers.values()
+    return answer.gain > 0
+
+
+@pytest.mark.parametrize(("ours_ms", "is_faster"), [(90.0, True), (99.0, False)])
 def test_close_predictions_are_settled_by_running_both(
-    timed: Callable[[Times], None], monkeypatch: pytest.MonkeyPatch, ours_ms: float, wins: bool
+    predicted: Predict, monkeypatch: pytest.MonkeyPatch, ours_ms: float, is_faster: bool
 ) -> None:
     races: list[int] = []
     own_ms = [ours_ms]
-    monkeypatch.setattr(dispatch.Prepared, "predicted_ms", 90.0)
-    timed(lambda pass_, size, is_slice: 1e9 if is_slice else 100.0)
-    monkeypatch.setattr(
-        choosing, "choose_within", _without_stock(choosing.choose_within)
-    )  # so that the engine's configuration stays the choice of each pass
+    predicted(90.0, 100.0)
 
     def race(*_: object) -> dict[str, float]:
         races.append(1)
@@ -337,7 +358,7 @@ def test_close_predictions_are_settled_by_running_both(
     with torch.no_grad():
         mt.convert(convolution)(x)
         assert len(races) == 1
-        assert [answer.gain > 0 for answer in answers._answers.values()] == [wins]
+        assert wins() == is_faster
         monkeypatch.setattr(answers, "_answers", Recent(16))
         mt.convert(convolution)(x)
         assert len(races) == 1  # the cache has the times
@@ -346,41 +367,36 @@ def test_close_predictions_are_settled_by_running_both(
         own_ms.append(189.0 - ours_ms)
         mt.convert(convolution)(x)
     assert len(races) == 2, "another process checks the times"
-    assert [answer.gain > 0 for answer in answers._answers.values()] == [not wins]
+    assert wins() != is_faster
 
 
 def test_a_spent_budget_leaves_close_predictions_as_they_are(
-    timed: Callable[[Times], None], monkeypatch: pytest.MonkeyPatch
+    predicted: Predict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dispatch.Prepared, "predicted_ms", 90.0)
-    timed(lambda pass_, size, is_slice: 1e9 if is_slice else 100.0)
-    monkeypatch.setattr(choosing, "choose_within", _without_stock(choosing.choose_within))
+    predicted(90.0, 100.0)
     monkeypatch.setattr(trials, "time_ways", lambda *_: {"stock": 1.0, "choices": 1.0})
     convolution, x = problems()[1]
     with torch.no_grad():
         mt.convert(convolution, budget="0s")(x)
-        assert [answer.gain > 0 for answer in answers._answers.values()] == [True], "nothing compares them"
+        assert wins(), "nothing compares them"
         monkeypatch.setattr(answers, "_answers", Recent(16))
         mt.convert(convolution, budget="none")(x)
-    assert [answer.gain > 0 for answer in answers._answers.values()] == [False], "a later run does"
+    assert not wins(), "a later run does"
 
 
 @pytest.mark.parametrize("needs_gradients", [False, True])
-@pytest.mark.parametrize(("slower", "wins"), [(0.9, False), (1.3, True)])
+@pytest.mark.parametrize(("slower", "is_faster"), [(0.9, False), (1.3, True)])
 def test_a_gain_below_the_cost_of_a_call_is_ignored(
-    timed: Callable[[Times], None], monkeypatch: pytest.MonkeyPatch, needs_gradients: bool, slower: float,
-    wins: bool,
-) -> None:  # fmt: skip
+    predicted: Predict, monkeypatch: pytest.MonkeyPatch, needs_gradients: bool, slower: float, is_faster: bool
+) -> None:
     passes, call_ms = (3, decision._CALL_WITH_GRADIENTS_MS) if needs_gradients else (1, decision._CALL_MS)
     cost_ms = call_ms + passes * decision.OPERATOR_MS
-    monkeypatch.setattr(dispatch.Prepared, "predicted_ms", 1e-3)
-    timed(lambda pass_, size, is_slice: 1e9 if is_slice else slower * cost_ms / passes)
-    monkeypatch.setattr(choosing, "choose_within", _without_stock(choosing.choose_within))
+    predicted(1e-3, slower * cost_ms / passes)
     monkeypatch.setattr(trials, "time_ways", lambda *_: {"stock": 1.0, "choices": 0.01})
     model, x = nn.Conv2d(4, 4, 3), torch.randn(4, 4, 9, 9, requires_grad=needs_gradients)
     with torch.set_grad_enabled(needs_gradients):
         mt.convert(model)(x)
-    assert [answer.gain > 0 for answer in answers._answers.values()] == [wins]
+    assert wins() == is_faster
 
 
 def _without_stock(decide: Callable[..., object]) -> Callable[..., object]:

@@ -7,6 +7,7 @@ from itertools import product
 from typing import Any
 
 import pytest
+from dimensions import OURS, STOCK
 from needs_torch import mt, torch
 
 import mucudnn
@@ -14,8 +15,6 @@ from mucudnn.errors import MucudnnWarning, NotDifferentiableError
 
 F = torch.nn.functional
 func, forward_ad = torch.func, torch.autograd.forward_ad
-OURS = {1: mt.conv1d, 2: mt.conv2d, 3: mt.conv3d}
-STOCK = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 X, W = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3)
 BIAS = torch.randn(4, dtype=torch.float64)
 OPTIONS = {"stride": 2, "padding": 1, "groups": 2}

@@ -6,6 +6,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from dimensions import layer_class
 from needs_torch import mt, torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -46,8 +47,7 @@ def differentiate(module: Any, x: Tensor, **options: Any) -> list[Tensor]:
 )
 def test_results_and_gradients_are_pytorchs(dims: int, options: dict[str, Any]) -> None:
     torch.manual_seed(1)
-    kind = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)[dims - 1]
-    stock = kind(4, 6, 3, **options)
+    stock = layer_class("ConvTranspose", dims)(4, 6, 3, **options)
     x = torch.randn(5, 4, *(7, 6, 5)[:dims])
     module = planned(stock)
     with patch.object(transposed, "convolve", wraps=transposed.convolve) as run:
