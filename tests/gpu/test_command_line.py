@@ -1,7 +1,6 @@
 """The command line measures, decides, plans and describes the device on a GPU."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import pytest
 from command_line import predict_longer
 from gpu_engine import HAS_CUDA, engine_environment
-from programs import environment
+from programs import run
 
 from mucudnn.measuring.described_device import bundled_devices, read_properties
 
@@ -26,14 +25,7 @@ CHIP = (
 
 def mucudnn(*arguments: str | Path) -> str:
     """Run a command that succeeds. Return its stdout."""
-    ran = subprocess.run(
-        [sys.executable, "-m", "mucudnn", *map(str, arguments)],
-        env=environment(**engine_environment()),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=170,
-    )
+    ran = run(sys.executable, "-m", "mucudnn", *arguments, **engine_environment())
     assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-2000:]
     return ran.stdout
 

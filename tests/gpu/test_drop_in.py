@@ -9,7 +9,7 @@ import needs_torch  # noqa: F401  (the program is one of PyTorch's)
 import pytest
 import shim_cases
 from gpu_engine import HAS_CUDA
-from programs import environment
+from programs import run
 from torch_convolutions import CASES
 from torch_runs import LIMIT, PROGRAM, Run, assert_within_contract, run_alone, run_under_mucudnn
 
@@ -66,8 +66,8 @@ def test_convolutions_are_divided_in_both_apis(
 
 
 def test_the_programs_end_as_they_do_alone(pytorch: Run, divided: Run, legacy: tuple[Run, Run]) -> None:
-    for run in (pytorch, divided, *legacy):
-        assert run.code == 0, run.stderr[-3000:]
+    for program in (pytorch, divided, *legacy):
+        assert program.code == 0, program.stderr[-3000:]
 
 
 def test_the_second_process_measures_nothing(divided: Run) -> None:
@@ -78,12 +78,10 @@ def test_the_second_process_measures_nothing(divided: Run) -> None:
         assert_within_contract(again.outcome(case), divided.outcome(case))
 
 
-def mucudnn(*arguments: str, **variables: str) -> None:
-    command = [sys.executable, "-m", "mucudnn", *arguments]
-    ran = subprocess.run(
-        command, env=environment(**variables), capture_output=True, text=True, check=False, timeout=170
-    )
+def mucudnn(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    ran = run(sys.executable, "-m", "mucudnn", *arguments, **variables)
     assert ran.returncode == 0, ran.stderr
+    return ran
 
 
 @pytest.mark.parametrize("variables", [{}, LEGACY], ids=["graph API", "legacy API"])
@@ -140,25 +138,16 @@ def test_nan_goes_through_a_fused_relu_as_it_does_alone(only_with_cuda: None) ->
         "print(y[3, :, 6:9, 8:11].isnan().all().item(), y[[2, 4]].isnan().any().item())\n"
     )
     program = [sys.executable, "-c", script]
-    mucudnn = [sys.executable, "-m", "mucudnn", "run", "--workspace", str(LIMIT), "--"]
-    own, ours = (
-        subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=120)
-        for command in (program, [*mucudnn, *program])
-    )
-    assert (ours.returncode, ours.stdout) == (own.returncode, own.stdout), ours.stderr
-    assert own.returncode == 0, own.stderr
+    own, ours = run(*program), mucudnn("run", "--workspace", str(LIMIT), "--", *program)
+    assert (ours.returncode, ours.stdout) == (own.returncode, own.stdout), own.stderr
 
 
 def run_promises(
     *flags: str, dtypes: tuple[str, ...] = ("float32", "float16"), **variables: str
 ) -> tuple[list[float], str]:
     """Return how many mini-batches gave other bits, how many NaN there are for each due, and stderr."""
-    run = [sys.executable, "-m", "mucudnn", "run", "--workspace", "none", *flags, "--"]
-    ran = subprocess.run(
-        [*run, sys.executable, str(PROMISES), *dtypes],
-        env=environment(**variables), capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stderr
+    program = ("--", sys.executable, str(PROMISES), *dtypes)
+    ran = mucudnn("run", "--workspace", "none", *flags, *program, **variables)
     return [float(number) for number in ran.stdout.split()], ran.stderr
 
 
@@ -189,10 +178,7 @@ def test_the_drop_in_is_what_pytorch_gets(only_with_cuda: None) -> None:
         "torch.nn.functional.conv2d(torch.randn(1, 8, 8, 8, device='cuda'), torch.randn(8, 8, 3, 3).cuda())\n"
         "print(open('/proc/self/maps').read())\n"
     )
-    variables = environment(MUCUDNN_LOG="info")
-    command = [sys.executable, "-m", "mucudnn", "run", "--", sys.executable, "-c", script]
-    ran = subprocess.run(command, env=variables, capture_output=True, text=True, check=False, timeout=120)
-    assert ran.returncode == 0, ran.stderr
+    ran = mucudnn("run", "--", sys.executable, "-c", script, MUCUDNN_LOG="info")
     libraries = {line.split()[-1] for line in ran.stdout.splitlines() if "libcudnn.so.9" in line}
     assert len(libraries) == 2, libraries  # the drop-in, and the real library behind it
     assert any(os.path.join("mucudnn", "shim") in library for library in libraries)

@@ -1,7 +1,6 @@
 """Our engine interface enumerates, measures and runs cuDNN's algorithms on a GPU."""
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 from gpu_engine import HAS_CUDA, CheckedGpuKernel, engine_environment
 from gpu_problems import COLUMNS, POINTWISE, SQUARE, STRIDED, VOLUME, problem
-from programs import environment
+from programs import run
 from reference import EPSILON, PASSES, Array
 
 from mucudnn._native import Engine, EngineError
@@ -165,11 +164,10 @@ print(json.dumps(found))
 def test_deterministic_algorithms_give_the_same_bits_in_another_process(column: str) -> None:
     folders = [str(Path(__file__).parents[1] / folder) for folder in ("gpu", "native", ".")]
     path = [*folders, *filter(None, [os.environ.get("PYTHONPATH")])]
-    variables = environment(PYTHONPATH=":".join(path), **engine_environment())
-    command = [sys.executable, "-c", DIGESTS, column]
+    variables = {"PYTHONPATH": ":".join(path), **engine_environment()}
     answers = []
     for _ in range(2):
-        ran = subprocess.run(command, env=variables, capture_output=True, text=True, check=False, timeout=120)
+        ran = run(sys.executable, "-c", DIGESTS, column, **variables)
         assert ran.returncode == 0, ran.stderr
         answers.append(ran.stdout)
     assert answers[0] == answers[1]

@@ -1,6 +1,5 @@
 """Unchanged PyTorch networks compute one large sample in tiles under the drop-in, with the same results."""
 
-import subprocess
 import sys
 from functools import cache
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 import needs_torch  # noqa: F401  (the program is one of PyTorch's)
 import pytest
 import shim_cases
-from programs import environment, imported
+from programs import imported, run
 from torch_runs import Run, assert_within_contract, run_alone, run_under_mucudnn
 
 from mucudnn._native import Engine, tile_steps
@@ -38,13 +37,8 @@ def test_every_convolution_runs_in_tiles_where_a_plan_says_so(
     case: str, variables: dict[str, str], tmp_path: Path, engine: Engine, only_on_stand_in: None
 ) -> None:
     own, network = alone(case), tmp_path / "network.txt"
-    record = [sys.executable, "-m", "mucudnn", "run", "--record", str(network), "--"]
-    subprocess.run(
-        [*record, sys.executable, str(PROGRAM), "cuda", case],
-        env=environment(**variables),
-        check=True,
-        timeout=120,
-    )
+    program = (sys.executable, PROGRAM, "cuda", case)
+    run(sys.executable, "-m", "mucudnn", "run", "--record", network, "--", *program, **variables)
     tiles = {}
     for kernel in read_kernels(str(network), Flags(), PASSES):
         least = min(

@@ -253,17 +253,6 @@ def _records(output: Tensor) -> Iterator[Any]:
 # Recomputation
 
 
-def test_running_statistics_are_updated_once(model: nn.Module, x: Tensor, stock: Observed) -> None:
-    plan = quick_plan(model, x, "joint")
-    assert any(tensor.choice == "recompute" for tensor in plan.tensors)
-    mt.apply(model, plan)
-    output = model(x)
-    output.sum().backward()
-    assert model.first[1].num_batches_tracked.item() == 1
-    for buffer, expected in zip(model.buffers(), stock.buffers, strict=True):
-        assert torch.equal(buffer.cpu(), expected)
-
-
 def test_a_tensor_with_another_source_is_not_recomputed(model: nn.Module, x: Tensor, stock: Observed) -> None:
     plan = quick_plan(model, x, "joint")
     tensor = next(t for t in plan.tensors if t.choice == "recompute" and t.sources)
