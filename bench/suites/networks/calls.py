@@ -29,7 +29,7 @@ from mucudnn.arrays.call import PassCall
 from mucudnn.arrays.devices import device_named
 from mucudnn.arrays.dispatch import Prepared, prepared
 from mucudnn.problems.kernels import Kernel
-from mucudnn.torch.choosing import answers
+from mucudnn.torch.choosing import answers, trials
 
 CALLS, REPEATS = 50, 500
 COLD_CALLS = {0: 3000, 8: 1500, 64: 500}  # calls of each layer, by the MiB of memory between two calls
@@ -101,18 +101,17 @@ def cold_calls() -> Iterator[Record]:
     """Yield what two converted layers cost beside an equal one of PyTorch, interleaved."""
     layers = {name: torch.nn.Conv2d(8, 8, 1) for name in (STOCK, LOOKS, STOCK_CLASS)}
     for name in (LOOKS, STOCK_CLASS):
-        layer: Any = mucudnn.torch.convert(layers[name])
-        settings = layer._mucudnn
+        settings: Any = mucudnn.torch.convert(layers[name])._mucudnn
         # The state after the model decided for PyTorch's own, in a step that another layer began.
-        settings.comparison.is_step_left_to_pytorch, settings.comparison.first_layer = True, 0
+        settings.comparison._way, settings.comparison.first_layer = trials.STOCK_WAY, 0
         settings.leave_to_pytorch(name == STOCK_CLASS)
     for mib, calls in COLD_CALLS.items():
         times = _interleave(layers, mib, calls)
         stock = statistics.median(times[STOCK])
         for name in (LOOKS, STOCK_CLASS):
-            details = {"stock_us": stock, "calls": calls}
             cost = statistics.median(times[name]) - stock
             case = f"a layer that {name}, {mib} MiB between two calls"
+            details = {"stock_us": stock, "calls": calls}
             yield Record("cold_calls", case, "cost beside PyTorch's own", cost, "µs", details)
 
 

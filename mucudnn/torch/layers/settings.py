@@ -92,7 +92,7 @@ class ConversionSettings:
 
     def warn_if_not_kept(self, input: Tensor) -> None:
         """Warn if PyTorch itself convolves this input, which is not empty, and the model has a promise."""
-        if torch.compiler.is_compiling() or 0 not in input.shape:
+        if self.promise_text and (torch.compiler.is_compiling() or 0 not in input.shape):
             warn_if_not_kept(self.promise_text)
 
     def leave_to_pytorch(self, is_left: bool) -> None:

@@ -144,9 +144,8 @@ def warn_if_not_kept(promise: str | None) -> bool:
 
     While a compiler traces the call, this warns once about all calls of the compiled code.
     """
-    text = str(promise_named(promise))
-    if text:
-        text = f"PyTorch itself runs a convolution, whose result does not promise '{text}'"
+    if kept := str(promise_named(promise)):
+        text = f"PyTorch itself runs a convolution, whose result does not promise '{kept}'"
         warnings.warn(text, MucudnnWarning, stacklevel=3)
     return True
 
