@@ -52,7 +52,7 @@ def make_stages(depth: int) -> list[nn.Module]:
 
 
 def run(stages: Iterable[nn.Module], value: Any) -> Any:
-    """Run stages one after the other. Tuples and dicts between them are the arguments of the next one."""
+    """Run stages in order. A tuple or dict that one returns holds the arguments of the next."""
     for stage in stages:
         if isinstance(value, dict):
             value = stage(**value)

@@ -1,4 +1,4 @@
-"""A pipeline is made of stages and of a schedule, and an error of its arguments reaches all ranks."""
+"""A pipeline has stages and a schedule, and every rank raises an error in its arguments."""
 
 from __future__ import annotations
 

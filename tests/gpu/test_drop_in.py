@@ -145,7 +145,7 @@ def test_nan_goes_through_a_fused_relu_as_it_does_alone(only_with_cuda: None) ->
 def run_promises(
     *flags: str, dtypes: tuple[str, ...] = ("float32", "float16"), **variables: str
 ) -> tuple[list[float], str]:
-    """Return how many mini-batches gave other bits, how many NaN there are for each due, and stderr."""
+    """Return how many mini-batches gave other bits, the NaN for each window that reads one, and stderr."""
     program = ("--", sys.executable, str(PROMISES), *dtypes)
     ran = mucudnn("run", "--workspace", "none", *flags, *program, **variables)
     return [float(number) for number in ran.stdout.split()], ran.stderr

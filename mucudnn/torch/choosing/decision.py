@@ -40,7 +40,7 @@ LEAST_GAIN = 0.03
 CLEAR_GAIN = 0.25
 # The Python overhead of an operator. With that of a converted module's call it is 0.06 ms without gradients
 # and 0.18 ms with them, in a loop of equal calls on two cores of an EPYC (Zen 3). Networks pay more because
-# other layers push the interpreter out of the caches. A GPU computes meanwhile.
+# other layers evict the interpreter's data from the caches. A GPU computes while Python runs.
 OPERATOR_MS = 0.03
 _CALL_MS, _CALL_WITH_GRADIENTS_MS = 0.04, 0.12
 _MOST_UNKNOWN = 2  # once the cache lacks this many shapes of a layer, new shapes are not looked up

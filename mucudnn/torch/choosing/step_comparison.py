@@ -93,8 +93,8 @@ class _SimilarSteps:
         """The way of the next step."""
         return _TURNS[self.turn % len(_TURNS)]
 
-    def begin_check(self) -> None:
-        """Note a step by the result, and compare the ways again if a check is due."""
+    def note_step(self) -> None:
+        """Count a step that ran by the result, and begin a new comparison if a check is due."""
         if self.trial is not None and self.trial.note_use(self.distance):
             self.result, self.left, self.count, self.turn = None, _WAYS, 0, 0
 
@@ -253,7 +253,7 @@ class StepComparison:
             steps = self._similar_steps[call] = _SimilarSteps()
         may_compare = not torch.are_deterministic_algorithms_enabled() and not is_captured(x)
         if steps.result and may_compare:
-            steps.begin_check()
+            steps.note_step()
         self._way, self._compared = steps.result or CHOICES, None
         if steps.result or not may_compare:
             return

@@ -90,7 +90,7 @@ class Trial:
         return is_due
 
     def settle(self, times: Times, choice: str, *, is_disturbed: bool) -> None:
-        """Note the times of a comparison, and the way that they lead to.
+        """Keep the times of a comparison and the way that it chose.
 
         Earlier times stay if they lead to the same way, because Inductor's cache of compiled graphs depends
         on them, or if other programs disturbed the comparison.

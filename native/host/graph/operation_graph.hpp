@@ -9,8 +9,8 @@
 
 namespace mucudnn::host::graph {
 
-// An input as the program has it, and as the algorithms read it: in the output's layout and data type, a
-// filter for CUDNN_CROSS_CORRELATION.
+// An input as the program has it, and as the algorithms read it: in the output's layout and data type, and
+// flipped if it is the filter of a CUDNN_CONVOLUTION, since the algorithms compute cross-correlations.
 struct Copy {
   std::size_t tensor = 0;  // 0: x, 1: w, 2: y
   cudnnTensorStruct from, to;

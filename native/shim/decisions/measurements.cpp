@@ -172,7 +172,7 @@ void Measurements::measure(cudnnHandle_t handle, const Kernel& kernel, Api api, 
                                                               static_cast<std::int64_t>(std::time(nullptr))};
         times.measured.push_back({part, is_deterministic});
       } catch (const EngineError&) {
-        // The library lists the algorithm, but it failed: never try it again.
+        // The algorithm failed although the library lists it: drop it, so that it is not tried again.
         auto& all = learned[task.micro_batch]
                         .candidates.try_emplace(name_of(api), candidates_of(entry, task.micro_batch, api))
                         .first->second;
