@@ -22,7 +22,7 @@ cudnnStatus_t cudnnSetActivationDescriptor(cudnnActivationDescriptor_t activatio
 cudnnStatus_t cudnnGetActivationDescriptor(cudnnActivationDescriptor_t activation,
                                            cudnnActivationMode_t* mode, cudnnNanPropagation_t* relu_nan,
                                            double* coefficient) {
-  return guarded([&] {
+  return reading([&] {
     require("the activation descriptor, mode, relu_nan, coefficient",
             {activation, mode, relu_nan, coefficient});
     *mode = activation->mode;

@@ -62,7 +62,7 @@ cudnnStatus_t cudnnGetConvolution2dDescriptor(cudnnConvolutionDescriptor_t convo
                                               int* pad_w, int* stride_h, int* stride_w, int* dilation_h,
                                               int* dilation_w, cudnnConvolutionMode_t* mode,
                                               cudnnDataType_t* compute_type) {
-  return guarded([&] {
+  return reading([&] {
     require(
         "the convolution descriptor, pad_h, pad_w, stride_h, stride_w, dilation_h, dilation_w, mode, "
         "compute_type",
@@ -84,7 +84,7 @@ cudnnStatus_t cudnnSetConvolutionNdDescriptor(cudnnConvolutionDescriptor_t convo
 cudnnStatus_t cudnnGetConvolutionNdDescriptor(cudnnConvolutionDescriptor_t convolution, int requested,
                                               int* dims, int* paddings, int* strides, int* dilations,
                                               cudnnConvolutionMode_t* mode, cudnnDataType_t* compute_type) {
-  return guarded([&] {
+  return reading([&] {
     require("the convolution descriptor, dims, paddings, strides, dilations, mode, compute_type",
             {convolution, dims, paddings, strides, dilations, mode, compute_type});
     check_dims(requested);

@@ -95,11 +95,9 @@ inline void require(const char* names, std::initializer_list<const void*> pointe
 // Keeps the message for cudnnGetLastErrorString in this thread, and returns the status.
 cudnnStatus_t record_failure(cudnnStatus_t status, const char* message) noexcept;
 
-// Runs the body of a function. No exception leaves the library, and no cancellation takes effect inside of
-// it.
+// Runs the body of a function that only reads a descriptor. No exception leaves the library.
 template <typename Body>
-cudnnStatus_t guarded(Body&& body) {
-  const EntryGuard guard;
+cudnnStatus_t reading(Body&& body) {
   try {
     body();
     return CUDNN_STATUS_SUCCESS;
@@ -114,6 +112,13 @@ cudnnStatus_t guarded(Body&& body) {
   } catch (...) {
     return record_failure(CUDNN_STATUS_INTERNAL_ERROR, "unknown exception");
   }
+}
+
+// Runs the body of any other function. No cancellation takes effect inside of it, either.
+template <typename Body>
+cudnnStatus_t guarded(Body&& body) {
+  const EntryGuard guard;
+  return reading(body);
 }
 
 // Writes the first values to these places, one to each.
@@ -148,7 +153,7 @@ void write_each(const Values& values, std::initializer_list<int*> places) {
   }                                                                                      \
                                                                                          \
   cudnnStatus_t cudnnGet##Function(cudnn##Kind##Descriptor_t descriptor, Type* member) { \
-    return guarded([&] {                                                                 \
+    return reading([&] {                                                                 \
       require(name ", " #member, {descriptor, member});                                  \
       *member = descriptor->member;                                                      \
     });                                                                                  \

@@ -96,7 +96,7 @@ cudnnStatus_t cudnnSetTensor4dDescriptorEx(cudnnTensorDescriptor_t tensor, cudnn
 cudnnStatus_t cudnnGetTensor4dDescriptor(cudnnTensorDescriptor_t tensor, cudnnDataType_t* type, int* n,
                                          int* c, int* h, int* w, int* n_stride, int* c_stride, int* h_stride,
                                          int* w_stride) {
-  return guarded([&] {
+  return reading([&] {
     require("the tensor descriptor, type, n, c, h, w, n_stride, c_stride, h_stride, w_stride",
             {tensor, type, n, c, h, w, n_stride, c_stride, h_stride, w_stride});
     *type = tensor->type;
@@ -117,7 +117,7 @@ cudnnStatus_t cudnnSetTensorNdDescriptorEx(cudnnTensorDescriptor_t tensor, cudnn
 
 cudnnStatus_t cudnnGetTensorNdDescriptor(cudnnTensorDescriptor_t tensor, int requested, cudnnDataType_t* type,
                                          int* dims, int* sizes, int* strides) {
-  return guarded([&] {
+  return reading([&] {
     require("the tensor descriptor, type, dims, sizes, strides", {tensor, type, dims, sizes, strides});
     *type = tensor->type;
     *dims = tensor->dims;
@@ -128,7 +128,7 @@ cudnnStatus_t cudnnGetTensorNdDescriptor(cudnnTensorDescriptor_t tensor, int req
 }
 
 cudnnStatus_t cudnnGetTensorSizeInBytes(cudnnTensorDescriptor_t tensor, size_t* size) {
-  return guarded([&] {
+  return reading([&] {
     require("the tensor descriptor, size", {tensor, size});
     const auto elements = extent(*tensor);
     *size = tensor->dims == 0 ? 0 : static_cast<size_t>(elements) * size_of(tensor->type);
@@ -145,7 +145,7 @@ cudnnStatus_t cudnnSetFilter4dDescriptor(cudnnFilterDescriptor_t filter, cudnnDa
 
 cudnnStatus_t cudnnGetFilter4dDescriptor(cudnnFilterDescriptor_t filter, cudnnDataType_t* type,
                                          cudnnTensorFormat_t* format, int* k, int* c, int* h, int* w) {
-  return guarded([&] {
+  return reading([&] {
     require("the filter descriptor, type, format, k, c, h, w", {filter, type, format, k, c, h, w});
     *type = filter->type;
     *format = filter->format;
@@ -160,7 +160,7 @@ cudnnStatus_t cudnnSetFilterNdDescriptor(cudnnFilterDescriptor_t filter, cudnnDa
 
 cudnnStatus_t cudnnGetFilterNdDescriptor(cudnnFilterDescriptor_t filter, int requested, cudnnDataType_t* type,
                                          cudnnTensorFormat_t* format, int* dims, int* sizes) {
-  return guarded([&] {
+  return reading([&] {
     require("the filter descriptor, type, format, dims, sizes", {filter, type, format, dims, sizes});
     check_dims(requested, 1);
     *type = filter->type;
@@ -171,7 +171,7 @@ cudnnStatus_t cudnnGetFilterNdDescriptor(cudnnFilterDescriptor_t filter, int req
 }
 
 cudnnStatus_t cudnnGetFilterSizeInBytes(cudnnFilterDescriptor_t filter, size_t* size) {
-  return guarded([&] {
+  return reading([&] {
     require("the filter descriptor, size", {filter, size});
     size_t bytes = filter->dims == 0 ? 0 : size_of(filter->type);
     for (int axis = 0; axis < filter->dims; ++axis) {

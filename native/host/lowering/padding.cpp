@@ -110,6 +110,13 @@ double product_cost(const Lowering& l, const std::array<const Parts*, 3>& axes) 
 template <typename Divide>
 void divide_cheapest(const Lowering& l, double slower, const Divide& divide, const LoweringBody& body) {
   constexpr double worth_it = 0.8;
+  double inside = 1;  // the share of the multiplications that read the source, which no division falls below
+  for (const Axis& axis : l.axes) {
+    std::int64_t kept = 0;
+    for (std::int64_t tap = 0; tap < axis.taps; ++tap) kept += axis.inside(tap).size();
+    inside *= static_cast<double>(kept) / static_cast<double>(axis.positions * axis.taps);
+  }
+  if (inside >= worth_it / slower) return body(l);  // most kernels end here, at little cost
   std::array<Parts, 3> whole;
   std::array<const Parts*, 3> best;
   for (int i = 0; i < 3; ++i) {
