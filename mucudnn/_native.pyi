@@ -222,7 +222,7 @@ class ClockReading:
         """Return the time of the work between two readings, which used that many threads of the team."""
 
 class Timing:
-    """The result of a measurement: see native/cudnn/estimate.hpp."""
+    """The result of a measurement: see native/cudnn/tuning/estimate.hpp."""
 
     def __init__(self, time_ms: float, wall_ms: float, cpu_ms: float | None, is_busy: bool) -> None: ...
     @property

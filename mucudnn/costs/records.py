@@ -45,9 +45,9 @@ class Measurement:
     """One algorithm of a kernel at one micro-batch size, measured or failed with a status.
 
     `time_ms` is the estimated time of an undisturbed run. `wall_ms` is the wall time and `cpu_ms` the CPU
-    time of all threads together, which is None on a GPU: see native/cudnn/estimate.hpp. `busy_tries` is 0 if
-    enough runs were undisturbed. Otherwise it counts the measurements, this one included, that found the
-    machine busy.
+    time of all threads together, which is None on a GPU: see native/cudnn/tuning/estimate.hpp. `busy_tries`
+    is 0 if enough runs were undisturbed. Otherwise it counts the measurements, this one included, that found
+    the machine busy.
     """
 
     micro_batch: Positive

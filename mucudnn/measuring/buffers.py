@@ -36,7 +36,7 @@ def measuring_extent(problem: Problem, cap: int, bytes_beyond_caches: int) -> Ex
     """Return the extent of the tensors to time a problem's slices on, within `cap` bytes.
 
     Where `cap` allows, they hold more samples than the mini-batch: see samples_to_time in
-    native/cudnn/kernel_timer.hpp. Raises MucudnnError if even the mini-batch exceeds `cap`.
+    native/cudnn/tuning/kernel_timer.hpp. Raises MucudnnError if even the mini-batch exceeds `cap`.
     """
     whole = extent(problem)
     if whole.total > cap:

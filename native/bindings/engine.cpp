@@ -17,11 +17,11 @@
 #include "core/text.hpp"
 #include "core/tiles.hpp"
 #include "cudnn/context.hpp"
-#include "cudnn/division.hpp"
-#include "cudnn/kernel_timer.hpp"
-#include "cudnn/legacy_engine.hpp"
+#include "cudnn/dividing/division.hpp"
+#include "cudnn/engines/legacy_engine.hpp"
 #include "cudnn/library.hpp"
-#include "cudnn/measure.hpp"
+#include "cudnn/tuning/kernel_timer.hpp"
+#include "cudnn/tuning/measure.hpp"
 
 namespace py = pybind11;
 using namespace py::literals;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/problem.hpp"
-#include "cudnn/kept_filter.hpp"
+#include "cudnn/dividing/kept_filter.hpp"
 
 namespace mucudnn::python {
 

@@ -7,7 +7,7 @@
 
 #include "bindings/bindings.hpp"
 #include "core/text.hpp"
-#include "cudnn/values.hpp"
+#include "cudnn/tuning/values.hpp"
 
 namespace py = pybind11;
 using namespace py::literals;

@@ -9,7 +9,7 @@
 
 #include "core/plan.hpp"
 #include "core/race.hpp"
-#include "cudnn/division.hpp"
+#include "cudnn/dividing/division.hpp"
 
 namespace pybind11::detail {
 

@@ -35,7 +35,7 @@ def time_interleaved(
     """Time rounds of all runs, after a round that does not count.
 
     The rounds end early if more would not change which run is the fastest, or if the budget is used up. If
-    they were disturbed, more follow, for a limited time. See native/cudnn/estimate.hpp.
+    they were disturbed, more follow, for a limited time. See native/cudnn/tuning/estimate.hpp.
     Raises UnfinishedError if the budget ends first.
     """
     times: list[list[RunTime]] = [[] for _ in runs]

@@ -1,6 +1,6 @@
 """STOCK: PyTorch's own operator, run on whole mini-batches and on slices, and measured like an algorithm.
 
-Times follow the protocol of native/cudnn/kernel_timer.cpp. The scratch memory is the peak of PyTorch's
+Times follow the protocol of native/cudnn/tuning/kernel_timer.cpp. The scratch memory is the peak of PyTorch's
 allocators during a call, less the result. It includes oneDNN's reordered tensors and scratchpad, but not the
 buffers that a BLAS library keeps for each thread.
 """
@@ -29,7 +29,7 @@ from mucudnn.torch.private import allocations_of, is_mkldnn_enabled, is_profiled
 
 _TYPES = {"f32": torch.float32, "f64": torch.float64, "f16": torch.float16, "bf16": torch.bfloat16}
 _BLOCK = 1 << 18  # random values; they repeat in larger tensors
-# The protocol of native/cudnn/kernel_timer.cpp.
+# The protocol of native/cudnn/tuning/kernel_timer.cpp.
 _FEWEST_RUNS, _RUNS, _BUDGET_MS = 3, 7, 50.0
 _MOMENT_MS = 5.0  # the runs between two checks for enough undisturbed ones
 # On a CPU the runs of a race last at least this long, because PyTorch's threads wake up in the first runs,

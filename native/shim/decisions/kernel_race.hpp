@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/race.hpp"
-#include "cudnn/kernel_timer.hpp"
+#include "cudnn/tuning/kernel_timer.hpp"
 #include "shim/decisions/measured_kernel.hpp"
 
 namespace mucudnn::shim {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "cudnn/legacy_engine.hpp"
+#include "cudnn/engines/legacy_engine.hpp"
 #include "shim/decisions/measured_kernel.hpp"
 
 namespace mucudnn::shim {

@@ -14,8 +14,8 @@
 #include "core/options.hpp"
 #include "cudnn/device.hpp"
 #include "cudnn/engine.hpp"
-#include "cudnn/kernel_timer.hpp"
 #include "cudnn/library.hpp"
+#include "cudnn/tuning/kernel_timer.hpp"
 #include "shim/decisions/journal.hpp"
 #include "shim/decisions/kernel_race.hpp"
 

@@ -10,7 +10,7 @@
 
 #include "core/plan.hpp"
 #include "core/tiles.hpp"
-#include "cudnn/division.hpp"
+#include "cudnn/dividing/division.hpp"
 
 namespace mucudnn::shim {
 

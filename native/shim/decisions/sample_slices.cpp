@@ -4,7 +4,7 @@
 
 #include "core/tiles.hpp"
 #include "cudnn/descriptors.hpp"
-#include "cudnn/legacy_engine.hpp"
+#include "cudnn/engines/legacy_engine.hpp"
 #include "shim/decisions/measurements.hpp"
 
 namespace mucudnn::shim {

@@ -4,7 +4,7 @@
 
 #include "core/tensors.hpp"
 #include "cudnn/descriptors.hpp"
-#include "cudnn/pointwise.hpp"
+#include "cudnn/engines/pointwise.hpp"
 
 namespace mucudnn::shim {
 namespace {

@@ -1,7 +1,7 @@
 // Recognises the convolution, with its epilogue, in the shadow of an operation graph.
 #pragma once
 
-#include "cudnn/convolution_graph.hpp"
+#include "cudnn/engines/convolution_graph.hpp"
 #include "cudnn/recognise.hpp"
 #include "shim/graph/epilogue.hpp"
 

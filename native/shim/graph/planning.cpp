@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "cudnn/graph_engine.hpp"
+#include "cudnn/engines/graph_engine.hpp"
 
 namespace mucudnn::shim {
 namespace {

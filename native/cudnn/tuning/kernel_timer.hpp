@@ -12,7 +12,7 @@
 #include "core/race.hpp"
 #include "cudnn/device.hpp"
 #include "cudnn/engine.hpp"
-#include "cudnn/measure.hpp"
+#include "cudnn/tuning/measure.hpp"
 
 namespace mucudnn {
 

@@ -1,4 +1,4 @@
-#include "cudnn/tiling.hpp"
+#include "cudnn/dividing/tiling.hpp"
 
 #include <algorithm>
 #include <iterator>
@@ -12,7 +12,7 @@
 
 #include "core/accumulation.hpp"
 #include "core/tiles.hpp"
-#include "cudnn/division.hpp"
+#include "cudnn/dividing/division.hpp"
 
 namespace mucudnn {
 namespace {

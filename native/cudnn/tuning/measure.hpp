@@ -7,7 +7,7 @@
 
 #include "cudnn/device.hpp"
 #include "cudnn/engine.hpp"
-#include "cudnn/estimate.hpp"
+#include "cudnn/tuning/estimate.hpp"
 
 namespace mucudnn {
 

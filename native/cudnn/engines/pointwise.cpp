@@ -1,4 +1,4 @@
-#include "cudnn/pointwise.hpp"
+#include "cudnn/engines/pointwise.hpp"
 
 #include <iterator>
 #include <limits>

@@ -1,4 +1,4 @@
-#include "cudnn/legacy_engine.hpp"
+#include "cudnn/engines/legacy_engine.hpp"
 
 #include <algorithm>
 

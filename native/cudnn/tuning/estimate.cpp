@@ -1,4 +1,4 @@
-#include "cudnn/estimate.hpp"
+#include "cudnn/tuning/estimate.hpp"
 
 #include <algorithm>
 #include <array>

@@ -10,7 +10,7 @@
 #include "core/kernel.hpp"
 #include "core/tensors.hpp"
 #include "cudnn/context.hpp"
-#include "cudnn/engine_name.hpp"
+#include "cudnn/engines/engine_name.hpp"
 
 namespace mucudnn {
 

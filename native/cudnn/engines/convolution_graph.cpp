@@ -1,11 +1,11 @@
-#include "cudnn/convolution_graph.hpp"
+#include "cudnn/engines/convolution_graph.hpp"
 
 #include <algorithm>
 
 #include "core/tensors.hpp"
 #include "cudnn/descriptors.hpp"
 #include "cudnn/engine.hpp"
-#include "cudnn/pointwise.hpp"
+#include "cudnn/engines/pointwise.hpp"
 
 namespace mucudnn {
 namespace {

@@ -1,4 +1,4 @@
-#include "cudnn/kernel_timer.hpp"
+#include "cudnn/tuning/kernel_timer.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,7 @@
 #include <new>
 #include <stdexcept>
 
-#include "cudnn/values.hpp"
+#include "cudnn/tuning/values.hpp"
 
 namespace mucudnn {
 namespace {

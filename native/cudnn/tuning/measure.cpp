@@ -1,11 +1,11 @@
-#include "cudnn/measure.hpp"
+#include "cudnn/tuning/measure.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 
-#include "cudnn/division.hpp"
-#include "cudnn/kept_filter.hpp"
+#include "cudnn/dividing/division.hpp"
+#include "cudnn/dividing/kept_filter.hpp"
 
 namespace mucudnn {
 namespace {

@@ -1,4 +1,4 @@
-#include "cudnn/division.hpp"
+#include "cudnn/dividing/division.hpp"
 
 #include <optional>
 #include <stdexcept>

@@ -1,4 +1,4 @@
-#include "cudnn/graph_engine.hpp"
+#include "cudnn/engines/graph_engine.hpp"
 
 #include <algorithm>
 #include <iterator>
@@ -7,7 +7,7 @@
 #include <set>
 
 #include "core/tiles.hpp"
-#include "cudnn/convolution_graph.hpp"
+#include "cudnn/engines/convolution_graph.hpp"
 
 namespace mucudnn {
 namespace {

@@ -1,4 +1,4 @@
-#include "cudnn/values.hpp"
+#include "cudnn/tuning/values.hpp"
 
 #include <algorithm>
 #include <vector>

@@ -5,10 +5,10 @@
 
 #include "core/tiles.hpp"
 #include "cudnn/context.hpp"
-#include "cudnn/engine_name.hpp"
-#include "cudnn/graph_engine.hpp"
-#include "cudnn/legacy_engine.hpp"
-#include "cudnn/tiling.hpp"
+#include "cudnn/dividing/tiling.hpp"
+#include "cudnn/engines/engine_name.hpp"
+#include "cudnn/engines/graph_engine.hpp"
+#include "cudnn/engines/legacy_engine.hpp"
 
 namespace mucudnn {
 

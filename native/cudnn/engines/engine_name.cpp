@@ -1,4 +1,4 @@
-#include "cudnn/engine_name.hpp"
+#include "cudnn/engines/engine_name.hpp"
 
 #include <charconv>
 #include <string_view>
