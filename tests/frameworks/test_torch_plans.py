@@ -82,6 +82,15 @@ def test_a_converted_model_follows_its_plan(
     assert all(p.configuration in chosen.values() for p in dispatch._prepared.values())
 
 
+@pytest.mark.parametrize("tune", ["eager", "never"])
+def test_a_plan_of_another_machine_is_not_left_aside_in_silence(network: nn.Module, tune: str) -> None:
+    plan = mt.plan(network, X)
+    other = replace(plan, header={**plan.header, "device": "another processor"})
+    model = mt.convert(network, plan=other, tune=tune)
+    with pytest.warns(mucudnn.MucudnnWarning, match="the plan cannot be followed here: .*another processor"):
+        model(X)
+
+
 def test_kernels_missing_from_the_plan_run_within_the_workspace(network: nn.Module) -> None:
     plan = mt.plan(network, X)
     expected = network(X[:3])

@@ -14,6 +14,7 @@ from mucudnn._native import UnfinishedError
 from mucudnn.arrays.choosing import is_measured
 from mucudnn.arrays.dispatch import Prepared
 from mucudnn.arrays.user_cache import one_cache
+from mucudnn.errors import NotMeasuredError
 from mucudnn.problems.kernels import Kernel
 from mucudnn.promises import promise_named
 from mucudnn.solver import Configuration
@@ -84,8 +85,6 @@ def decide(
             answer = _decide(key, operands, is_own, may_measure=tune != "never")
     except UnfinishedError:
         return undecided
-    if answer is None and tune == "never":
-        answer = LEFT_TO_PYTORCH
     if answer is not None:
         keep(key, answer)
     return answer
@@ -126,6 +125,8 @@ def _decide(key: CallKey, operands: Operands, is_own: bool, *, may_measure: bool
                 for pass_, call in operands.calls(passes_of(key)).items()
             }
             answer = _compare_with_stock(key, operands, ready, may_measure)
+    except NotMeasuredError:
+        return LEFT_TO_PYTORCH
     except passes.FAILURES:
         return None
     finally:

@@ -188,8 +188,9 @@ def _choose(
         is_own = operands.are(input, weight, bias)
         answer = decide(key, operands, is_own, settings.sightings, id(module), settings.tune)
     settings.note_choice(key, answer)
-    if answer is None:
-        return operands if settings.tune == "eager" else None
+    if answer is None:  # the operators measure what is traced, and warn about what fails
+        measures = passes.is_followed(input, weight, bias)
+        return None if measures and settings.tune == "never" else operands
     return answer.applied(operands) if answer.gain else None
 
 
