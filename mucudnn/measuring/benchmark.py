@@ -31,6 +31,9 @@ def benchmark(
             measured = list(dict.fromkeys(task.kernel for task in missing.tasks))
             subject = str(measured[0]) if len(measured) == 1 else f"{len(measured)} kernels"
             times = f"{most}{len(missing.tasks)} times for {subject}"
+            disturbed = sum(len(bench.cache.due(bench.machine, kernel)) for kernel in measured)
+            if disturbed:
+                times += f", {disturbed} of them again because other programs disturbed the last run"
             bench.listener.message(f"Measuring {times}, in about {format_size(missing.memory)} of memory")
         measure(bench, missing)
         return bench.costs(kernels)
