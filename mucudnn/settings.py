@@ -60,7 +60,9 @@ WORKSPACE_LIMIT = Setting(
 BATCH_POLICY = Setting("MUCUDNN_BATCH_POLICY", "power_of_two", "power_of_two")
 CACHE = Setting("MUCUDNN_CACHE", None, "mucudnn/cache.sqlite in the user's cache folder", is_path=True)
 LIBRARY = Setting("MUCUDNN_LIBRARY", None, "cuDNN if it works, else host", is_path=True)
-THREADS = Setting("MUCUDNN_THREADS", 1, "1; in mucudnn.torch as many as PyTorch")
+THREADS = Setting(
+    "MUCUDNN_THREADS", None, "all cores in a command, as many as PyTorch in mucudnn.torch, else 1"
+)
 MODE = Setting("MUCUDNN_MODE", "off", "off; `mucudnn run` sets it")
 PLAN = Setting("MUCUDNN_PLAN", is_path=True)
 RECORD = Setting("MUCUDNN_RECORD", None, "none; `mucudnn run --record` sets it", is_path=True)

@@ -76,7 +76,7 @@ def device_named(name: str, threads: int | None = None, constant_filters: bool =
     """
     if name != "cpu":
         return _cuda_device(name)
-    return _host_device(settings.THREADS.read() if threads is None else threads, constant_filters)
+    return _host_device((settings.THREADS.read() or 1) if threads is None else threads, constant_filters)
 
 
 def device_of(call: PassCall) -> ArrayDevice:

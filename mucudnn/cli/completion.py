@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from mucudnn.errors import MissingExtraError
 from mucudnn.extras import install_command
 from mucudnn.output.streams import results
-from mucudnn.problems.sources import TRAINABLE, bundled_networks
+from mucudnn.problems.sources import bundled_networks
 
 DESCRIPTION = "Prints the script on the standard output. It knows the commands of this version."
 EXAMPLES = (
@@ -15,8 +15,7 @@ EXAMPLES = (
     "mucudnn completion zsh > ~/.zfunc/_mucudnn",
 )
 
-# The bash function that completes an argument, by the argument's name in the help text.
-_NETWORKS = {"NETWORK|FILE|DESCRIPTOR": "_mucudnn_networks", "NETWORK|FILE": "_mucudnn_trainable"}
+_NETWORKS = "_mucudnn_networks"  # the bash function that completes a network
 _FILES = ("PLAN", "FILE", "CACHE", "HTML", "PROGRAM", "OLD", "NEW", "TABLE", "TRACE")
 
 
@@ -36,15 +35,12 @@ def run(arguments: argparse.Namespace) -> None:
 
     parser = make_parser()
     for action in _actions(parser):
-        if action.metavar in (*_FILES, *_NETWORKS):
-            bash = {"bash": _NETWORKS[action.metavar]} if action.metavar in _NETWORKS else {}
+        if action.metavar in (*_FILES, "NETWORK"):
+            bash = {"bash": _NETWORKS} if action.metavar == "NETWORK" else {}
             action.complete = {**shtab.FILE, **bash}  # type: ignore[attr-defined]  # shtab reads this
-    networks = zip(_NETWORKS.values(), (bundled_networks(), TRAINABLE), strict=True)
-    functions = (
-        f'{function}() {{ compgen -W "{" ".join(names)}" -- "$1"; compgen -f -- "$1"; }}\n'
-        for function, names in networks
-    )
-    script = shtab.complete(parser, arguments.shell, preamble={"bash": "".join(functions)})
+    names = " ".join(bundled_networks())
+    function = f'{_NETWORKS}() {{ compgen -W "{names}" -- "$1"; compgen -f -- "$1"; }}\n'
+    script = shtab.complete(parser, arguments.shell, preamble={"bash": function})
     print(script, file=results())
 
 

@@ -4,7 +4,7 @@ import argparse
 from functools import partial
 from pathlib import Path
 
-from mucudnn.cli import options, outputs
+from mucudnn.cli import networks, options, outputs
 from mucudnn.cli.memory_table import Fitting, ShownMemory
 from mucudnn.cli.options import add_arguments
 from mucudnn.cli.terminal import Terminal, opened_cache
@@ -20,7 +20,7 @@ from mucudnn.plans.memory.fit import OPTIMIZERS
 from mucudnn.plans.memory.planning import POLICIES, MemoryOptions, plan_network
 from mucudnn.plans.memory.training_step import Costs
 from mucudnn.problems.network import Network
-from mucudnn.problems.sources import TRAINABLE, read_network
+from mucudnn.problems.sources import Flags
 from mucudnn.promises import Promise
 from mucudnn.sizes import parse_limit, parse_size
 
@@ -43,15 +43,13 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(device="h200")
     add_arguments(
         parser,
-        options.NETWORK,
+        *networks.ARGUMENTS,
         (
             "--device", (*DEVICES, "measured"),
             "device that the costs are modelled for; measured: convolutions are measured on this machine, or "
             "with --choice fixed modelled for it, and the rest is modelled for the h200 (default: h200)",
         ),
-        options.BATCH,
         ("--dtype", ("f32", "f16", "bf16"), "data type (default: f32)"),
-        options.LAYOUT,
         options.JSON,
     )  # fmt: skip
     add_arguments(
@@ -150,7 +148,7 @@ def _find_costs(arguments: argparse.Namespace, network: Network, promise: Promis
         return model_costs(network, device, bandwidth=arguments.bandwidth, divide=divide)
     device, terminal = find_device("h200"), Terminal()
     with opened_cache(terminal, needed=False) as cache:
-        bench = Bench(open_engine("auto", 1), cache, terminal, Exhaustive())
+        bench = Bench(open_engine("auto", options.default_threads()), cache, terminal, Exhaustive())
         policy = "power_of_two" if divide else "undivided"
         link = device.link_of(arguments.bandwidth)
         source = "modelled" if arguments.bandwidth is None else "given"
@@ -177,14 +175,12 @@ def _fit(arguments: argparse.Namespace) -> Answer:
     if arguments.list_devices:
         return Fitting(name, optimizer, [fits_on(device).find_row(batch) for device in DEVICES])
     fits = fits_on(arguments.device)
-    if name not in TRAINABLE:
+    if Path(name).is_file() and not name.endswith(".onnx"):
         return Fitting(name, optimizer, [fits.find_row(None)])
     most, planned, rows = fits.find_batches(batch)
     return Fitting(name, optimizer, rows, most, planned)
 
 
 def _read_network(arguments: argparse.Namespace, batch: int | None) -> Network:
-    return read_network(
-        arguments.network, batch=batch, data_type=arguments.dtype, layout=arguments.layout,
-        math=options.strict_math(arguments),
-    )  # fmt: skip
+    flags = Flags(batch, arguments.dtype, arguments.layout, options.strict_math(arguments))
+    return networks.read_step(arguments, flags)

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from mucudnn import settings
-from mucudnn.cli import measure, options, outputs
+from mucudnn.cli import measure, networks, options, outputs
 from mucudnn.cli.decisions import Decided
 from mucudnn.cli.options import add_arguments
 from mucudnn.cli.sweep import Swept
@@ -31,9 +31,9 @@ from mucudnn.plans.optimizer import optimize, replay
 from mucudnn.plans.plan import write_plan
 from mucudnn.plans.result import Result, to_plan
 from mucudnn.plans.sweep import parse_sizes, sweep
-from mucudnn.problems.kernels import PASSES, Kernel
+from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import POLICIES
-from mucudnn.problems.sources import Flags, bundled_networks, read_kernels
+from mucudnn.problems.sources import Flags
 from mucudnn.sizes import parse_limit, parse_size
 
 HELP = "choose micro-batches and algorithms within a workspace limit"
@@ -45,38 +45,21 @@ DESCRIPTION = (
 )
 EXAMPLES = (
     "mucudnn optimize alexnet --workspace 64MiB",
-    "mucudnn optimize resnet18 --passes all --total-workspace 512MiB --output resnet18.plan",
-    "mucudnn optimize resnet50 --passes all --replay cache.sqlite --page resnet50.html",
-    "mucudnn optimize resnet50 --passes all --measure-only",
+    "mucudnn optimize net:build --input 16x3x224x224 --inference",
+    "mucudnn optimize resnet18 --total-workspace 512MiB --output resnet18.plan",
+    "mucudnn optimize resnet50 --replay cache.sqlite --page resnet50.html",
+    "mucudnn optimize resnet50 --measure-only",
     "mucudnn optimize mb64_ic64ih27_oc192_kh5_ph2 --sizes 1-64 --json",
 )
-
-
-def parse_passes(text: str) -> tuple[str, ...]:
-    """Parse a comma-separated list of passes, or `all`, into their usual order. Raises UsageError."""
-    names = PASSES if text == "all" else text.split(",")
-    for name in names:
-        if name not in PASSES:
-            raise UsageError(f"'{name}' is not a pass: give {', '.join(PASSES)} or all")
-    return tuple(name for name in PASSES if name in names)
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_arguments(
         parser,
-        (
-            "network NETWORK|FILE|DESCRIPTOR", str,
-            f"{', '.join(bundled_networks())}; or a file with a descriptor in each line, as `mucudnn run "
-            "--record` writes it; or one descriptor, such as mb64_ic64ih27_oc192_kh5_ph2",
-        ),
-        ("--batch N", options.parse_batch, "mini-batch size (default: the descriptor's, else 64)"),
+        *networks.ARGUMENTS,
         ("--dtype", ("f32", "f64", "f16", "bf16"), "data type (default: f32)"),
-        options.LAYOUT,
-        (
-            "--passes PASSES", parse_passes,
-            f"{', '.join(PASSES)}, several joined by commas, or all (default: forward)",
-        ),
+        ("--inference", None, "decide the forward pass alone (default: the three passes of training)"),
     )  # fmt: skip
     limit = parser.add_mutually_exclusive_group()
     limit.add_argument(
@@ -101,7 +84,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
             "(host), or another library with cuDNN's functions (default: auto, which is cudnn where that "
             "works, else host)",
         ),
-        ("--threads N", settings.parse_threads, "threads of the host engine (default: 1)"),
+        ("--threads N", settings.parse_threads, "threads of the host engine (default: all cores)"),
         *options.PROMISE,
         (
             "--budget TIME", parse_budget,
@@ -170,7 +153,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     """Decide, or only measure, as the flags say."""
     math = options.strict_math(arguments) or arguments.math
     flags = Flags(arguments.batch, arguments.dtype, arguments.layout, math)
-    kernels = read_kernels(arguments.network, flags, arguments.passes or ("forward",))
+    kernels = networks.read_kernels(arguments, flags)
     policy = str(arguments.batch_policy or settings.BATCH_POLICY.read())
     if arguments.remeasure:
         remeasure_from_now_on()

@@ -1,6 +1,7 @@
 """Flags that several commands share, and the conversion of their values."""
 
 import argparse
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,6 @@ from typing import Any, TypeAlias
 from mucudnn import settings
 from mucudnn.errors import UsageError
 from mucudnn.input import expanded
-from mucudnn.problems.sources import TRAINABLE
 from mucudnn.promises import CHOICES, NUMERICS, STRICT, Promise, promise_of
 from mucudnn.sizes import parse_size
 
@@ -90,8 +90,7 @@ def batch_invariant(means: str) -> Argument:
 
 
 parse_batch = whole("mini-batch", 2**31 - 1)
-NETWORK: Argument = ("network NETWORK|FILE", str, f"{', '.join(TRAINABLE)}; or a network file")
-BATCH: Argument = ("--batch N", parse_batch, "mini-batch size of a bundled network (default: 64)")
+BATCH: Argument = ("--batch N", parse_batch, "mini-batch size (default: the network's own, else 64)")
 LAYOUT: Argument = ("--layout", ("nchw", "nhwc"), "order of the axes (default: nchw)")
 PROMISE: tuple[Argument, ...] = (
     numerics("without FFT, Winograd and TF32"),
@@ -125,4 +124,9 @@ def promise_in(arguments: argparse.Namespace) -> Promise:
 def engine_options(arguments: argparse.Namespace) -> tuple[str, int]:
     """Return (engine, threads) of the flags; without a flag, of the environment."""
     engine = arguments.engine or settings.LIBRARY.read() or "auto"
-    return engine, arguments.threads or settings.THREADS.read()
+    return engine, arguments.threads or default_threads()
+
+
+def default_threads() -> int:
+    """Return MUCUDNN_THREADS, or the number of cores that this process may use if it is unset."""
+    return settings.THREADS.read() or len(os.sched_getaffinity(0))

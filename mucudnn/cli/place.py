@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mucudnn.cli import options, outputs
+from mucudnn.cli import networks, options, outputs
 from mucudnn.measuring.modelled_device import DEVICES, find_device
 from mucudnn.output.answers import Answer, Lines, table
 from mucudnn.output.text import milliseconds, ratio
 from mucudnn.plans.devices.placing import place_network
 from mucudnn.plans.memory.costs import model_costs
-from mucudnn.problems.sources import read_network
+from mucudnn.problems.sources import Flags
 from mucudnn.sizes import format_size, parse_size
 from mucudnn.solver.devices.pipelines import PeerLink
 
@@ -34,7 +34,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(devices=2, device="h200", bandwidth=25 * 2**30)
     options.add_arguments(
         parser,
-        options.NETWORK,
+        *networks.ARGUMENTS,
         ("--devices M", options.whole("number of devices", 64), "devices (default: 2)"),
         ("--device", tuple(DEVICES), "modelled device (default: h200)"),
         (
@@ -42,7 +42,6 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
             options.parse_bandwidth,
             "bytes per second from one device to another (default: 25GiB)",
         ),
-        options.BATCH,
         ("--memory SIZE", parse_size, "memory of each device"),
         ("--plot FILE", outputs.PLOT.parse, "draw it into a .svg or .png"),
         options.JSON,
@@ -94,7 +93,7 @@ class Placed(Answer):
 def run(arguments: argparse.Namespace) -> Answer:
     """Place the network, and draw the placement."""
     device, devices = find_device(arguments.device), arguments.devices
-    network = read_network(arguments.network, batch=arguments.batch)
+    network = networks.read_step(arguments, Flags(arguments.batch, layout=arguments.layout))
     peer = PeerLink(_LATENCY_MS, arguments.bandwidth)
     costs = model_costs(network, device, divide=False)
     result = place_network(

@@ -129,7 +129,7 @@ def _variables(arguments: argparse.Namespace) -> dict[str, str]:
             raise UsageError("--record divides nothing: omit --workspace, --plan and --online")
         file = str(arguments.record.absolute())
         say(f"Recording into {file}")
-        say(f"Next: mucudnn optimize {file} --passes all")
+        say(f"Next: mucudnn optimize {file}")
         return {settings.RECORD.variable: file, settings.MODE.variable: "record"}
     if "workspace" in arguments:
         if doubt := doubt_limit(arguments.workspace):

@@ -74,9 +74,10 @@ class Network(Document, kind="network", version=2, most=MOST_BYTES_OF_LINES):
                 return step
         raise UsageError(f"the network has no step {shown(name)}")
 
-    def kernels(self) -> list[Kernel]:
-        """Return the kernels of all steps, with identical ones merged."""
-        return merge_kernels(kernel for step in self.steps for kernel in step.kernels)
+    def kernels(self, *, forward: bool = False) -> list[Kernel]:
+        """Return the kernels of all steps, or of the forward steps alone, with identical ones merged."""
+        steps = self.steps[: self.turn] if forward else self.steps
+        return merge_kernels(kernel for step in steps for kernel in step.kernels)
 
     @cached_property
     def turn(self) -> int:

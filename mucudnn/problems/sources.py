@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,41 +45,36 @@ def bundled_networks() -> list[str]:
     return sorted([*TRAINABLE, *(path.stem for path in _LISTS.glob("*.txt"))])
 
 
-def read_network(
-    source: str,
-    *,
-    batch: int | None = None,
-    data_type: str | None = None,
-    layout: str | None = None,
-    math: str | None = None,
-) -> Network:
+def read_network(source: str, flags: Flags) -> Network:
     """Return the training step of a bundled network or of a network file.
 
     A file with only forward steps gets its backward steps. Batch, data type and layout are for bundled
-    networks; a file has its own. `math` is for both. Raises UsageError, MucudnnError.
+    networks; a file has its own. The math mode is for both. Raises UsageError, MucudnnError.
     """
-    network = _read_network(source, batch, data_type, layout)
-    return network if math is None else network.with_math(math)
+    network = _read_network(source, flags)
+    return network if flags.math is None else network.with_math(flags.math)
 
 
-def _read_network(source: str, batch: int | None, data_type: str | None, layout: str | None) -> Network:
+def _read_network(source: str, flags: Flags) -> Network:
     with no_fork:
         from mucudnn.problems.bundled import training_step
         from mucudnn.problems.network import Network
 
     if source in TRAINABLE:
-        return training_step(source, batch or DEFAULT_BATCH, data_type or "f32", layout or "nchw")
+        return training_step(
+            source, flags.batch or DEFAULT_BATCH, flags.dtype or "f32", flags.layout or "nchw"
+        )
     if source in bundled_networks():
         raise UsageError(
             f"'{source}' is a list of convolutions without the tensors of a training step: give "
-            f"{', '.join(TRAINABLE)}, or a network file"
+            f"{', '.join(TRAINABLE)}, a model, or a network file"
         )
     if not Path(source).is_file():
         raise UsageError(
-            f"'{source}' is neither a network nor a file: give {', '.join(TRAINABLE)}, or a file that "
-            "Network.write wrote, such as one of mucudnn.torch.trace"
+            f"'{source}' is neither a network nor a file: give {', '.join(TRAINABLE)}, a model such as "
+            "module:function, or a file that Network.write wrote, such as one of mucudnn.torch.trace"
         )
-    for flag, value in (("--batch", batch), ("--dtype", data_type), ("--layout", layout)):
+    for flag, value in (("--batch", flags.batch), ("--dtype", flags.dtype), ("--layout", flags.layout)):
         if value is not None:
             raise UsageError(f"{flag} is for bundled networks: the network of {source} has its own")
     network = Network.read(source)
@@ -90,9 +85,13 @@ def read_kernels(source: str, flags: Flags, passes: Sequence[str]) -> list[Kerne
     """Return the kernels of a bundled network, a file or a descriptor, in these passes.
 
     Identical kernels are merged. A flag overrides the descriptor; a default applies if neither has a value. A
-    fused convolution has a kernel in the forward pass only.
+    fused convolution has a kernel in the forward pass only, and a network has none for a gradient that its
+    training does not need.
     Raises UsageError if the source cannot be read or has no kernel; for a file the error names the line.
     """
+    if source in TRAINABLE:
+        kernels = read_network(source, flags).kernels()
+        return [replace(k, name=f"{source}:{k.name}") for k in kernels if k.pass_ in passes]
     kernels = merge_kernels(
         Kernel(problem, pass_, name, count)
         for problem, name, count in _read_lines(source, flags)
@@ -105,8 +104,6 @@ def read_kernels(source: str, flags: Flags, passes: Sequence[str]) -> list[Kerne
 
 
 def _read_lines(source: str, flags: Flags) -> Iterable[tuple[Problem, str, int]]:
-    if source in TRAINABLE:
-        return _list_convolutions(source, flags)
     if source in bundled_networks():
         return _read_lines_of((_LISTS / f"{source}.txt").read_text("utf-8"), source, flags)
     if source.startswith("~"):
@@ -119,7 +116,7 @@ def _read_lines(source: str, flags: Flags) -> Iterable[tuple[Problem, str, int]]
             raise UsageError(f"{source} cannot be read as a list of descriptors: {error}") from None
     if not source.isprintable():
         raise UsageError(f"{shown(source)} is not text: give a network, a file or a descriptor")
-    if re.search(r"[io]c-?\d|[ik][dh]-?\d", source):
+    if is_descriptor(source):
         try:
             return [_read_descriptor(source, flags)]
         except ValueError as error:
@@ -127,18 +124,9 @@ def _read_lines(source: str, flags: Flags) -> Iterable[tuple[Problem, str, int]]
     raise UsageError(_explain_unknown(source))
 
 
-def _list_convolutions(network: str, flags: Flags) -> Iterator[tuple[Problem, str, int]]:
-    with no_fork:
-        from mucudnn.problems.bundled import bundled_network
-
-    for kernel in bundled_network(network, DEFAULT_BATCH if flags.batch is None else flags.batch).kernels():
-        yield _override(kernel.problem, flags), f"{network}:{kernel.name}", kernel.count
-
-
-def _override(problem: Problem, flags: Flags) -> Problem:
-    return problem.replace(
-        mini_batch=flags.batch, data_type=flags.dtype, layout=flags.layout, math=flags.math
-    )
+def is_descriptor(source: str) -> bool:
+    """Return whether a text looks like a descriptor, even if it has an error."""
+    return re.search(r"[io]c-?\d|[ik][dh]-?\d", source) is not None
 
 
 def _is_file(source: str) -> bool:
@@ -169,7 +157,10 @@ def _read_descriptor(text: str, flags: Flags) -> tuple[Problem, str, int]:
         layout=flags.layout or "nchw",
         math=flags.math or "default",
     )
-    return _override(problem, flags), name, count
+    problem = problem.replace(
+        mini_batch=flags.batch, data_type=flags.dtype, layout=flags.layout, math=flags.math
+    )
+    return problem, name, count
 
 
 def _explain_unknown(source: str) -> str:

@@ -31,7 +31,10 @@ GOOD = "mb4_ic4ih8_oc4_kh3"
         (("optimize", "mb0_ic4ih8_oc4_kh3"), "mini-batch (mb) is 0"),
         (("optimize", GOOD, "--workspace", "12XB"), "'12XB' is not a size"),
         (("optimize", GOOD, "--workspace", "1", "--total-workspace", "1"), "not allowed with"),
-        (("optimize", GOOD, "--passes", "sideways"), "'sideways' is not a pass"),
+        (("optimize", "nowhere:build", "--input", "1x3x8x8"), "No module named 'nowhere'"),
+        (("optimize", "math:no", "--input", "1x3x8x8"), "no attribute 'no'"),
+        (("optimize", "resnet50", "--input", "1x3x8y8"), "'1x3x8y8' is not a shape"),
+        (("optimize", GOOD, "--input", "1x3x8x8"), "--input is for a model"),
         (("optimize", GOOD, "--dtype", "f8"), "'f8'"),
         (("optimize", GOOD, "--batch-policy", "some"), "'some'"),
         (("optimize", GOOD, "--threads", "0"), "'0' is not a number of threads"),
@@ -72,7 +75,7 @@ def hungry_cache(path: Path) -> None:
 def test_a_limit_that_nothing_fits_is_exit_code_3(limit: str, cache_path: Path, capsys: Capture) -> None:
     hungry_cache(cache_path)
     capsys.readouterr()
-    code, line = failure_of(capsys, "optimize", GOOD, limit, "10", "--replay", str(cache_path))
+    code, line = failure_of(capsys, "optimize", GOOD, "--inference", limit, "10", "--replay", str(cache_path))
     assert code == 3
     assert "nothing fits 10 B of workspace" in line
     assert "1000 bytes" in line

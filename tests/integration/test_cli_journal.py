@@ -45,7 +45,7 @@ def journal_path(engine: Engine, cache_path: Path) -> Path:
 
 def new_measurements(capsys: Capture) -> int:
     capsys.readouterr()
-    assert main(["optimize", str(PROBLEM), "--no-run", "--json"]) == 0
+    assert main(["optimize", str(PROBLEM), "--inference", "--threads", "1", "--no-run", "--json"]) == 0
     count: int = json.loads(capsys.readouterr().out)["new_measurements"]
     return count
 
@@ -99,7 +99,7 @@ def test_a_journal_that_another_process_keeps_locked_stops_no_command(
     monkeypatch.setattr(journal, "WAITING_SECONDS", 0.05)
     with journal_path.open("r+") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        assert main(["optimize", str(PROBLEM), "--no-run"]) == 0
+        assert main(["optimize", str(PROBLEM), "--inference", "--threads", "1", "--no-run"]) == 0
         warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Warning")]
         assert warnings == [
             f"Warning: the journal {journal_path} cannot be read: another process keeps it locked"
@@ -128,5 +128,5 @@ def test_a_journal_that_is_not_a_file_stops_no_command(
     make: Callable[[Path], None], cache_path: Path, capsys: Capture
 ) -> None:
     make(journal.journal_of(cache_path))
-    assert main(["optimize", str(PROBLEM), "--no-run"]) == 0
+    assert main(["optimize", str(PROBLEM), "--inference", "--threads", "1", "--no-run"]) == 0
     assert "is not a regular file" in capsys.readouterr().err

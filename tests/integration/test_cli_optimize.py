@@ -41,7 +41,7 @@ def test_optimize_measures_decides_runs_and_writes_a_plan(
     network: str, tmp_path: Path, capsys: Capture
 ) -> None:
     plan = tmp_path / "small.plan"
-    run("optimize", network, "--batch", "8", "--workspace", "64KiB", "--output", str(plan))
+    run("optimize", network, "--inference", "--batch", "8", "--workspace", "64KiB", "--output", str(plan))
     captured = capsys.readouterr()
     assert re.match(r"Measuring up to \d+ times for 2 kernels, in about .* of memory\n$", captured.err)
     lines = captured.out.splitlines()
@@ -78,10 +78,9 @@ def test_each_time_says_whether_it_is_measured_or_predicted(
 
 
 def test_the_next_command_repeats_the_flags(network: str, capsys: Capture) -> None:
-    run("optimize", network, "--batch", "2", "--total-workspace", "1MiB", "--no-run", "--passes", "all")
+    run("optimize", network, "--batch", "2", "--total-workspace", "1MiB", "--no-run")
     assert capsys.readouterr().out.splitlines()[-1] == (
-        f"Next: mucudnn optimize {network} --batch 2 --total-workspace 1MiB --no-run --passes all --output "
-        "small.plan"
+        f"Next: mucudnn optimize {network} --batch 2 --total-workspace 1MiB --no-run --output small.plan"
     )
 
 
@@ -95,7 +94,9 @@ def test_a_replay_needs_no_engine(network: str, tmp_path: Path, capsys: Capture)
 
 
 def test_flags_and_descriptor_agree_on_the_problem(capsys: Capture) -> None:
-    result = run_json(capsys, "optimize", "f16:nhwc:mb3_ic4ih8_oc4_kh3", "--math", "fma", "--no-run")
+    result = run_json(
+        capsys, "optimize", "f16:nhwc:mb3_ic4ih8_oc4_kh3", "--inference", "--math", "fma", "--no-run"
+    )
     (kernel,) = result["kernels"]
     assert kernel["problem"] == "f16:nhwc:fma:g1mb3_ic4ih8iw8_oc4oh6ow6_kh3kw3_sh1sw1_ph0pw0_dh0dw0"
     assert sum(part["times"] * part["micro_batch"] for part in kernel["divided"]["parts"]) == 3

@@ -109,7 +109,11 @@ def test_a_narrow_terminal_gets_fewer_columns_on_whole_lines(
     for variable, value in (("FORCE_COLOR", "1"), ("COLUMNS", "60"), ("TERM", "xterm"), ("NO_COLOR", "1")):
         monkeypatch.setenv(variable, value)
     monkeypatch.setenv("MUCUDNN_CACHE", str(tmp_path / "cache.sqlite"))
-    text = re.sub(r"\x1b\[[0-9;]*m", "", output_of(capsys, ["optimize", "mb4_ic4ih8_oc4_kh3", "--no-run"]))
+    text = re.sub(
+        r"\x1b\[[0-9;]*m",
+        "",
+        output_of(capsys, ["optimize", "mb4_ic4ih8_oc4_kh3", "--inference", "--no-run"]),
+    )
     head, row = re.findall("^(?:kernel|forward) .*$", text, re.MULTILINE)
     assert head.split() == ["kernel", "chosen", "micro-batches", "ms", "predicted", "workspace"]
     assert re.fullmatch(r"forward +\d×\d [A-Z_]+ +[\d.]+ +[\d.]+× +[\d.]+ \w+", row)

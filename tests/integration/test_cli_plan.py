@@ -21,7 +21,20 @@ pytestmark = pytest.mark.usefixtures("cache_path")
 @pytest.fixture
 def plan_path(tmp_path: Path, capsys: Capture) -> Path:
     path = tmp_path / "small.plan"
-    assert main(["optimize", "mb4_ic8ih14_oc8_kh3_ph1", "--no-run", "--thorough", "--output", str(path)]) == 0
+    assert (
+        main(
+            [
+                "optimize",
+                "mb4_ic8ih14_oc8_kh3_ph1",
+                "--inference",
+                "--no-run",
+                "--thorough",
+                "--output",
+                str(path),
+            ]
+        )
+        == 0
+    )
     capsys.readouterr()
     return path
 

@@ -37,7 +37,7 @@ def on_nvidia(cudnn: Path, stubs: Path, tmp_path: Path) -> Mucudnn:
 def test_it_prints_workspaces_and_records_the_engines_that_can_run(
     on_nvidia: Mucudnn, tmp_path: Path
 ) -> None:
-    ran = on_nvidia("optimize", KERNEL, "--device-properties", "h200", "--passes", "all")
+    ran = on_nvidia("optimize", KERNEL, "--device-properties", "h200")
     assert ran.returncode == 0, ran.stderr
     assert "NVIDIA H200, compute capability 9.0, 132 multiprocessors, described, cuDNN 9." in ran.stdout
     assert "cuDNN plans its legacy algorithms on a GPU only" in ran.stdout
@@ -53,7 +53,7 @@ def test_it_prints_workspaces_and_records_the_engines_that_can_run(
 
 
 def test_the_second_time_nothing_is_planned(on_nvidia: Mucudnn) -> None:
-    command = ("optimize", KERNEL, "--device-properties", "a100")
+    command = ("optimize", KERNEL, "--inference", "--device-properties", "a100")
     first, second = on_nvidia(*command), on_nvidia(*command)
     assert (first.returncode, second.returncode) == (0, 0)
     assert "\n5 new enumerations on NVIDIA A100" in first.stdout
@@ -63,7 +63,12 @@ def test_the_second_time_nothing_is_planned(on_nvidia: Mucudnn) -> None:
 
 
 def test_planned_workspaces_decide_nothing(on_nvidia: Mucudnn, tmp_path: Path) -> None:
-    assert on_nvidia("optimize", KERNEL, "--dtype", "f32", "--device-properties", "h200").returncode == 0
+    assert (
+        on_nvidia(
+            "optimize", KERNEL, "--inference", "--dtype", "f32", "--device-properties", "h200"
+        ).returncode
+        == 0
+    )
     replayed = on_nvidia("optimize", KERNEL, "--dtype", "f32", "--replay", str(tmp_path / "cache.sqlite"))
     assert (replayed.returncode, replayed.stdout) == (1, "")
     assert replayed.stderr.strip().endswith("cache.sqlite has no measurements")

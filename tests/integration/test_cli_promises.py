@@ -28,7 +28,7 @@ LIMIT = 2**20
 def plan_for(mini_batch: int, folder: Path, *flags: str) -> Path:
     path = folder / f"{mini_batch}.plan"
     command = ["optimize", NETWORK.format(mini_batch), "--engine", "host", "--workspace", str(LIMIT), *flags]
-    assert main([*command, "--passes", "all", "--output", str(path)]) == 0
+    assert main([*command, "--output", str(path)]) == 0
     return path
 
 

@@ -9,7 +9,7 @@ DESCRIPTOR = "mb4_ic8ih14_oc8_kh3_ph1"
 
 
 def test_each_size_has_a_row(capsys: Capture) -> None:
-    assert main(["optimize", DESCRIPTOR, "--sizes", "1-3,5"]) == 0
+    assert main(["optimize", DESCRIPTOR, "--inference", "--sizes", "1-3,5"]) == 0
     captured = capsys.readouterr()
     assert captured.err.startswith("Measuring ")
     lines = captured.out.splitlines()

@@ -87,10 +87,12 @@ def test_optimize_decides_on_engines_with_knobs(tmp_path: Path) -> None:
     cache = tmp_path / "cache.sqlite"
     env = on_stand_in(MUCUDNN_CACHE=str(cache))
     env["LD_LIBRARY_PATH"] += f":{host_engine_folders(tmp_path / 'lib')}"
-    measured = mucudnn("optimize", "--measure-only", PROBLEM, "--engine", "cudnn", env=env)
+    measured = mucudnn("optimize", "--inference", "--measure-only", PROBLEM, "--engine", "cudnn", env=env)
     assert measured.returncode == 0, measured.stderr
     leave_out(cache, r"(?!eng.*k2=)")
-    decided = mucudnn("optimize", PROBLEM, "--engine", "cudnn", "--workspace", "64KiB", "--json", env=env)
+    decided = mucudnn(
+        "optimize", PROBLEM, "--inference", "--engine", "cudnn", "--workspace", "64KiB", "--json", env=env
+    )
     assert decided.returncode == 0, decided.stderr
     (kernel,) = json.loads(decided.stdout)["kernels"]
     assert all("_k2=" in part["algorithm"] for part in kernel["divided"]["parts"])
@@ -233,13 +235,24 @@ def test_benchmark_optimize_plan_and_verify_treat_them_as_algorithms(epilogue: s
     cache, plan = tmp_path / "cache.sqlite", str(tmp_path / "net.plan")
     env = on_stand_in(MUCUDNN_CACHE=str(cache))
     env["LD_LIBRARY_PATH"] += f":{host_engine_folders(tmp_path / 'lib')}"
-    measured = mucudnn("optimize", "--measure-only", problem, "--engine", "cudnn", env=env)
+    measured = mucudnn("optimize", "--inference", "--measure-only", problem, "--engine", "cudnn", env=env)
     assert measured.returncode == 0, measured.stderr
     assert " eng7 " in measured.stdout
     assert (" WINOGRAD_NONFUSED " in measured.stdout) == (epilogue == "")
 
     leave_out(cache, r"(?!eng)")  # only engines remain to choose from
-    command = ("optimize", problem, "--engine", "cudnn", "--workspace", "64KiB", "--json", "--output", plan)
+    command = (
+        "optimize",
+        problem,
+        "--inference",
+        "--engine",
+        "cudnn",
+        "--workspace",
+        "64KiB",
+        "--json",
+        "--output",
+        plan,
+    )
     decided = mucudnn(*command, env=env)
     assert decided.returncode == 0, decided.stderr
     (kernel,) = json.loads(decided.stdout)["kernels"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,9 @@ from command_line import Capture, json_of
 from mucudnn._native import parse_descriptor
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.schema import MEASUREMENT
+from mucudnn.plans.decide import Limits
+from mucudnn.plans.optimizer import replay
+from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import micro_batch_sizes
 
 RESULTS = Path(__file__).parents[2] / "bench" / "results"
@@ -25,23 +27,20 @@ def test_there_is_a_record() -> None:
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda path: path.parent.name)
 def test_a_new_cache_takes_a_record_and_replays_its_kernels(
-    record: Path, cache_path: Path, tmp_path: Path, capsys: Capture
+    record: Path, cache_path: Path, capsys: Capture
 ) -> None:
     imported = json_of(capsys, ["cache", "import", str(record), "--json"])
     assert imported["rows"] == len(gzip.decompress(record.read_bytes()).splitlines()) - 1
     kernels = largest_measured_kernels(cache_path)
     assert kernels
-    for pass_, group in groupby(kernels, key=lambda kernel: kernel[0]):
-        network = tmp_path / "network.txt"
-        network.write_text("".join(f"{problem}\n" for _, problem in group))
-        arguments = [str(network), "--replay", str(cache_path), "--workspace", "64MiB", "--passes", pass_]
-        result = json_of(capsys, ["optimize", *arguments, "--json"])
-        assert result["new_measurements"] == 0
-        assert all(kernel["divided"]["time_ms"] > 0 for kernel in result["kernels"])
+    with Cache.read_only(cache_path) as cache:
+        result = replay(cache, kernels, "power_of_two", Limits(64 * MiB))
+    assert result.new_measurements == 0
+    assert all(decision.divided.time_ms > 0 for decision in result.decisions)
 
 
-def largest_measured_kernels(path: Path) -> list[tuple[str, str]]:
-    """Return (pass, descriptor) of each kernel, at the largest mini-batch of which all sizes are measured."""
+def largest_measured_kernels(path: Path) -> list[Kernel]:
+    """Return each kernel, at the largest mini-batch of which all sizes are measured."""
     sizes: dict[tuple[str, str], set[int]] = {}
     with Cache.read_only(path) as cache:
         for row in cache.select(MEASUREMENT):
@@ -51,5 +50,5 @@ def largest_measured_kernels(path: Path) -> list[tuple[str, str]]:
     for (pass_, key), measured in sizes.items():
         whole = [n for n in measured if measured.issuperset(micro_batch_sizes("power_of_two", n))]
         if whole:
-            kernels.append((pass_, str(parse_descriptor(key)[0].replace(mini_batch=max(whole)))))
-    return sorted(kernels)
+            kernels.append(Kernel(parse_descriptor(key)[0].replace(mini_batch=max(whole)), pass_))
+    return kernels

@@ -47,7 +47,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
                     row = Measurement(size, name, SUCCESS, size * factor * sample, "", time_ms, 0.0)
                     cache.add(MACHINE, kernel, row)
     written = folder / "report.html"
-    arguments = ["optimize", "resnet50", "--passes", "all", "--replay", str(folder / "cache.sqlite")]
+    arguments = ["optimize", "resnet50", "--replay", str(folder / "cache.sqlite")]
     assert main([*arguments, "--total-workspace", "512MiB", "--page", str(written)]) == 0
     return written
 

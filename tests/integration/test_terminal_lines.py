@@ -48,7 +48,7 @@ def test_the_doctor_breaks_no_word() -> None:
 
 @pytest.mark.usefixtures("cache_path")
 def test_what_is_measured_is_said_in_lines_of_whole_words() -> None:
-    code, lines = run_on_terminal("optimize", "mb4_ic8ih14_oc8_kh3_ph1", "--engine", "host")
+    code, lines = run_on_terminal("optimize", "mb4_ic8ih14_oc8_kh3_ph1", "--inference", "--engine", "host")
     assert code == 0
     assert broken(lines) == []
     measuring = next(index for index, line in enumerate(lines) if line.startswith("Measuring up to"))
@@ -59,7 +59,7 @@ def test_what_is_measured_is_said_in_lines_of_whole_words() -> None:
 def test_an_error_is_said_in_lines_of_whole_words(tmp_path: Path) -> None:
     file = tmp_path / "a file whose name has many words and no end that a reader would see soon.plan"
     file.write_text("no plan\n")
-    code, lines = run_on_terminal("optimize", "mb4_ic8ih14_oc8_kh3_ph1", "--output", str(file))
+    code, lines = run_on_terminal("optimize", "mb4_ic8ih14_oc8_kh3_ph1", "--inference", "--output", str(file))
     assert code == 2
     assert len(lines) > 2
     assert broken(lines) == []

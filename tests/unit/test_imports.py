@@ -40,7 +40,17 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def imported(recorded: Path, *flags: str) -> set[str]:
     """Return the modules that `mucudnn optimize` imports to decide."""
-    command = [sys.executable, "-c", COUNT, "optimize", NETWORK, "--replay", str(recorded), *flags]
+    command = [
+        sys.executable,
+        "-c",
+        COUNT,
+        "optimize",
+        NETWORK,
+        "--inference",
+        "--replay",
+        str(recorded),
+        *flags,
+    ]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     if "--json" in flags:

@@ -45,7 +45,7 @@ def _decide(path: Path) -> Iterator[Record]:
     yield Record("cache", "mucudnn --version", "time", _command(path, "--version"), "ms")
     for policy in POLICIES:
         for limit in ("--workspace", "--total-workspace"):
-            arguments = ("optimize", "resnet50", "--passes", "all", limit, "512MiB", "--batch-policy", policy)
+            arguments = ("optimize", "resnet50", limit, "512MiB", "--batch-policy", policy)
             for source in (("--no-run",), ("--replay", str(path))):
                 case = " ".join((*arguments, source[0]))
                 yield Record("cache", case, "time", _command(path, *arguments, *source), "ms", {"rows": rows})

@@ -24,7 +24,7 @@ def measure(options: argparse.Namespace) -> Iterator[Record]:
 
 def _optimize(limit: int) -> dict[str, Any]:
     command = [sys.executable, "-m", "mucudnn", "optimize", NETWORK, "--workspace", f"{limit}MiB"]
-    command += ["--engine", "host", "--threads", "1", "--json"]
+    command += ["--engine", "host", "--threads", "1", "--inference", "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     result: dict[str, Any] = json.loads(done.stdout)
     return result

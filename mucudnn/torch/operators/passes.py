@@ -3,7 +3,6 @@
 These functions have no gradients: see `derivatives`.
 """
 
-import os
 import warnings
 from contextlib import nullcontext
 from functools import cache
@@ -64,7 +63,7 @@ def host_threads() -> int:
 @cache  # reading the variable takes longer than the rest of `call_of`
 def _wanted_threads() -> int | None:
     """Return the value of MUCUDNN_THREADS, or None if it is not set. Raises UsageError."""
-    threads: int | None = settings.THREADS.read() if os.environ.get(settings.THREADS.variable) else None
+    threads: int | None = settings.THREADS.read()
     return threads
 
 
