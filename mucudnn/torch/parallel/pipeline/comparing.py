@@ -1,7 +1,7 @@
 """The comparison of a model's stages with the model, because a graph does not record all Python code."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -12,7 +12,6 @@ from torch.nn.modules.module import register_module_forward_hook
 from mucudnn.errors import UsageError
 from mucudnn.torch.parallel.digests import digest, tolerance
 from mucudnn.torch.parallel.pipeline.arguments import Arguments
-from mucudnn.torch.parallel.pipeline.losses import nodes_of
 from mucudnn.torch.parallel.pipeline.shapes import Description
 from mucudnn.torch.parallel.pipeline.stages import unchanged
 from mucudnn.torch.tracing.saved import tensors_in
@@ -76,7 +75,7 @@ def _run(
         run.extend((f"output {number}", _measure(tensor)) for number, tensor in enumerate(outputs))
         run.extend((f"buffer {name}", _measure(buffer)) for name, buffer in model.named_buffers())
         trained = [output for output in outputs if output.requires_grad]
-        recorded = [node.name() for output in trained for node in nodes_of(output)]
+        recorded = [name for output in trained for name in _operations_of(output)]
         run.extend(("an operation that autograd records", name) for name in recorded)
         parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         gradients: Sequence[Tensor | None] = [None] * len(parameters)
@@ -91,6 +90,18 @@ def _run(
     named = zip(parameters, figures, strict=True)
     run.extend((f"the gradient of {name}", figure and (*figure[:2], largest)) for name, figure in named)
     return run
+
+
+def _operations_of(tensor: Tensor) -> Iterator[str]:
+    """Yield the names of the operations that autograd recorded for a tensor."""
+    seen: set[Any] = {None}
+    nodes: list[Any] = [tensor.grad_fn]
+    while nodes:
+        node = nodes.pop()
+        if node not in seen:
+            seen.add(node)
+            yield node.name()
+            nodes.extend(follower for follower, _ in node.next_functions)
 
 
 def _measure(tensor: Tensor) -> tuple[Description, list[float], float]:
