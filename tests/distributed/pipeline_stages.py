@@ -92,8 +92,11 @@ def remember(stage: Stage, y: Tensor) -> tuple[Tensor, Tensor]:
     return y, stage.state
 
 
-def rows_by_value(stage: Stage, y: Tensor) -> Tensor:
-    return y[: 1 + int(y.detach().abs().sum() * 1e6) % len(y)]
+def layout_by_value(stage: Stage, y: Tensor) -> Any:
+    """Return some rows, for some micro-batches without a gradient or with another tensor."""
+    number = int(y.detach().abs().sum() * 1e6)
+    rows = y[: 1 + number % len(y)]
+    return (rows, rows.detach(), (rows, rows > 0))[number % 3]
 
 
 @torch.no_grad()
@@ -130,7 +133,7 @@ MODELS = {
         three(), change=lambda step, number, stage: stage.float() if (step, number) == (1, 1) else None
     ),
     "with mini-batches of several sizes": Model(three(), samples=(16, 8, 24, 16)),
-    "with values that decide the shape": Model(three(rows_by_value, rows_by_value), has_replicas=False),
+    "with values that decide the layout": Model(three(layout_by_value, layout_by_value), has_replicas=False),
     "in training mode and in evaluation mode": Model(
         three(lambda stage, y: (y, y.sigmoid()) if stage.training else y),
         change=lambda step, number, stage: stage.train(step % 2 == 0),
@@ -155,6 +158,9 @@ MODELS = {
     ),
     "with complex numbers": Model(
         lambda: [Stage(lambda stage, y: torch.complex(y, y * 2).conj()), Whole(lambda z: z.imag), Stage()]
+    ),
+    "with more tensors than a header describes": Model(
+        three(lambda stage, y: tuple(y + number for number in range(200)))
     ),
     "with tensors of no dimension and of no elements": Model(three(lambda stage, y: (y, y.sum(), y[:, :0]))),
     "with inputs that are returned": Model(lambda: [Stage(), nn.Identity(), Stage()]),
@@ -247,20 +253,3 @@ def compare_all(schedule: str) -> dict[str, str]:
             except Exception:  # the other models are still compared
                 errors[name] = traceback.format_exc()
     return errors
-
-
-def count_messages() -> list[int]:
-    """Return the number of messages that this rank sends in steps of 16, 16, 8, 8 and 16 samples."""
-    pipeline = BidirectionalPipeline(three()(), pipeline_cases.make_mesh(DEPTH), loss, "1f1b", 2, timeout=60)
-    isend, counts = torch.distributed.isend, []
-
-    def count(*args: Any, **kwargs: Any) -> Any:
-        counts[-1] += 1
-        return isend(*args, **kwargs)
-
-    torch.distributed.isend = count
-    for samples in (16, 16, 8, 8, 16):
-        counts.append(0)
-        x = torch.randn(samples, WIDTH)
-        pipeline.step(x, x)
-    return counts

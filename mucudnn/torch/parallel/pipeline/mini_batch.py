@@ -4,7 +4,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import compress
 
 import torch
 from torch import Tensor, nn
@@ -48,13 +47,10 @@ class MiniBatch(ABC):
         """Run a task. After an error, only exchange messages, because other ranks learn of it at the end."""
         arrived = self.transfers.receive(task)
         self._failed = self._failed or arrived is None
-        result = Arguments(())
+        result = None
         with self._catching_errors(task, arrived):
             if arrived is not None and not self._failed:
                 result = self._run(task, arrived)
-        self.transfers.agreement.has_headers()  # after all ranks have begun
-        with self._catching_errors(task, arrived):
-            if task.pass_ == "forward" and not self._failed:
                 self.transfers.check(task, result)
         self.transfers.send(task, None if self._failed else result)
 
@@ -116,17 +112,14 @@ class Training(MiniBatch):
     def _backward(self, task: Task, gradients: Sequence[Tensor]) -> Sequence[Tensor]:
         """Return the gradients of a stage's inputs."""
         received, outputs = self._kept.pop((task.micro_batch, task.stage))
-        needed = []
-        if gradients:
-            have_gradients = self.transfers.release_outputs(task)
-            pairs = zip(compress(distinct(outputs), have_gradients), gradients, strict=True)
-            needed = [(output, gradient) for output, gradient in pairs if output.requires_grad]
+        needed = [output for output in distinct(outputs) if output.requires_grad]
         # The backward pass must not cast layers that autocast left alone in the forward pass.
         with torch.autocast(outputs[0].device.type, enabled=False):
             if task.stage == self.schedule.stages - 1:
                 outputs[0].backward()
             elif needed:
-                torch.autograd.backward(*zip(*needed, strict=True))
+                self.transfers.release_outputs(task)
+                torch.autograd.backward(needed, gradients)
         leaves = [leaf for leaf in received if leaf.requires_grad]
         return [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
 

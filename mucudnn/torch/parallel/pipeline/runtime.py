@@ -20,7 +20,7 @@ from mucudnn.torch.parallel.pipeline.costs import find_inputs, measure_stage
 from mucudnn.torch.parallel.pipeline.gradients import Reduction
 from mucudnn.torch.parallel.pipeline.losses import Loss, MiniBatchLoss, check_parameters
 from mucudnn.torch.parallel.pipeline.mini_batch import Evaluation, Training
-from mucudnn.torch.parallel.pipeline.shapes import Layout, StageSource
+from mucudnn.torch.parallel.pipeline.shapes import StageSource
 from mucudnn.torch.parallel.pipeline.splitting import merge_stages
 from mucudnn.torch.parallel.pipeline.stages import in_mode
 from mucudnn.torch.parallel.pipeline.transfers import Transfers, make_directions
@@ -131,26 +131,19 @@ class BidirectionalPipeline:
 
         After an error, gradients are as before the step.
         """
-        with self._agreement.refusing():
-            input_parts = divide(inputs, self._micro_batches, "inputs")
-            target_parts = divide(targets, self._micro_batches, "targets")
-            samples, expected = (sum(p.samples for p in parts) for parts in (input_parts, target_parts))
-            if samples != expected:
-                raise UsageError(f"the mini-batch has {samples} samples in inputs and {expected} in targets")
-            loss = MiniBatchLoss(self._loss, Arguments.of(targets, "targets"), scale)
-            state = self._state(input_parts)
+        input_parts, target_parts = self._divide(inputs=inputs, targets=targets)
+        loss = MiniBatchLoss(self._loss, Arguments.of(targets, "targets"), scale)
         schedule = self.schedule
         if len(input_parts) < self._micro_batches:
             schedule = SCHEDULES[schedule.name](schedule.stages, len(input_parts))
-        self._agreement.begin(state, samples)
-        transfers = self._transfers(schedule, input_parts)
+        transfers = self._transfers(schedule)
         before = {p: p.grad for p in self.parameters()}
         for parameter in before:
             parameter.grad = None
         run = Training(schedule, self.modules, input_parts, transfers, target_parts, loss)
         try:
             run.perform(schedule.orders[self._rank])
-            self._agreement.end(run.error)
+            self._agreement.settle(run.error)
             sums, own_sums = self._reduction.sum_by_pipeline(loss.figures)
             value = loss.whole(sums)
             self._reduction.sum_gradients(loss.factor(own_sums))
@@ -185,14 +178,12 @@ class BidirectionalPipeline:
             MucudnnError: another rank failed, or did not answer in time.
             Exception: an error of this rank's stages.
         """
-        with self._agreement.refusing():
-            parts = divide(inputs, self._micro_batches, "inputs")
+        (parts,) = self._divide(inputs=inputs)
         schedule = forward_only(self.schedule.stages, len(parts))
         with in_mode(self.modules.values(), training=False):
-            self._agreement.begin(self._state(parts), sum(part.samples for part in parts))
-            run = Evaluation(schedule, self.modules, parts, self._transfers(schedule, parts))
+            run = Evaluation(schedule, self.modules, parts, self._transfers(schedule))
             run.perform(schedule.orders[self._rank])
-            self._agreement.end(run.error)
+            self._agreement.settle(run.error)
         outputs = run.outputs[0] if run.outputs else None
         if everywhere:
             answer = [outputs and outputs.but([tensor.cpu() for tensor in outputs.tensors])]
@@ -260,28 +251,25 @@ class BidirectionalPipeline:
                 parameter.grad.mul_(factor)
         return norm
 
-    def _transfers(self, schedule: Schedule, parts: Sequence[Arguments]) -> Transfers:
-        return Transfers(
-            schedule,
-            [part.samples for part in parts],
-            self._rank,
-            self._directions,
-            self._agreement,
-            self._device,
-        )
+    def _divide(self, **values: Any) -> list[list[Arguments]]:
+        """Return the micro-batches of inputs and targets, or raise an error on every rank."""
+        error: Exception | None = None
+        divided: list[list[Arguments]] = []
+        counts = [0]
+        try:
+            divided = [divide(value, self._micro_batches, name) for name, value in values.items()]
+            counts = [sum(part.samples for part in parts) for parts in divided]
+            if len(set(counts)) > 1:
+                raise UsageError(
+                    f"the mini-batch has {counts[0]} samples in inputs and {counts[1]} in targets"
+                )
+        except Exception as failure:  # the caller may pass anything
+            error = failure
+        self._agreement.settle(error, counts[0])
+        return divided
 
-    def _state(self, micro_batches: Sequence[Arguments]) -> object:
-        """Return everything that decides the layouts of this rank's outputs, apart from values."""
-        device = self._device.type
-        modules = dict.fromkeys(self.modules.values())
-        tensors = (t for module in modules for t in (*module.parameters(), *module.buffers()))
-        return (
-            list(map(Layout.of, micro_batches)),
-            torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device),
-            torch.is_grad_enabled(),
-            [layer.training for module in modules for layer in module.modules()],
-            [(tensor.dtype, tensor.requires_grad) for tensor in tensors],
-        )
+    def _transfers(self, schedule: Schedule) -> Transfers:
+        return Transfers(schedule, self._rank, self._directions, self._agreement.group, self._device)
 
     def _build(self, stage: int) -> nn.Module:
         """Return a stage's module, which is built once. Raises UsageError if it is on the meta device."""

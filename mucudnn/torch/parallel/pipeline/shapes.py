@@ -1,6 +1,5 @@
 """The tensors that stages pass to each other: their descriptions, and the entry into a stage."""
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -69,17 +68,6 @@ class Layout:
     def gradients(self) -> list[Description]:
         """The tensors whose gradients travel back."""
         return [d for d in self.tensors if d.requires_grad]
-
-    def fits(self, expected: "Layout") -> bool:
-        """Return whether a message with the expected layout can carry these tensors.
-
-        A gradient may travel back to a tensor that, in this step, does not need it.
-        """
-        return (self.places, self.names) == (expected.places, expected.names) and all(
-            dataclasses.replace(mine, requires_grad=theirs.requires_grad) == theirs
-            and mine.requires_grad <= theirs.requires_grad
-            for mine, theirs in zip(self.tensors, expected.tensors, strict=True)
-        )
 
     def arrange(self, tensors: Sequence[Tensor]) -> Arguments:
         """Return a stage's inputs: the tensors of a message in their places, as leaves for autograd."""

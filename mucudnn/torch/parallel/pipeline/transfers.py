@@ -1,13 +1,19 @@
 """The messages between ranks of a pipeline, in an order in which no two of them wait for each other.
 
+A header describes the outputs of each stage, so their layout may change from one micro-batch to the next. It
+travels over gloo as soon as the sender's host has started the stage, so no device waits for it. Receivers ask
+for all headers as the step begins, because messages take longer if they ask for each when they need it.
+
 NCCL matches the messages of two ranks by their order, not by a tag, so a receiver takes the messages of each
 peer in the order in which the peer sends them, before it needs them if necessary. NCCL also runs all messages
 of a communicator one after another, so messages to higher ranks and messages to lower ranks have separate
 process groups, in which two neighbours never send to each other at the same time.
 """
 
+import pickle
 from collections import deque
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -17,13 +23,15 @@ from torch import Tensor
 
 from mucudnn.errors import UsageError
 from mucudnn.solver.devices.schedules import Schedule, Task
-from mucudnn.torch.parallel.pipeline.agreement import Agreement
 from mucudnn.torch.parallel.pipeline.arguments import Arguments
 from mucudnn.torch.parallel.pipeline.shapes import Layout, check_outputs, distinct
 from mucudnn.torch.parallel.ranks import make_group, naming
 
 NOTHING = Layout((), ())
 """The layout of a message from a rank that failed."""
+
+_HEADER = 4096  # bytes; the rest of a longer description follows
+_ROOM = _HEADER - 64  # without the length and what pickle adds
 
 
 @dataclass(frozen=True)
@@ -50,23 +58,29 @@ class Transfers:
 
     Attributes:
         schedule: the orders of work.
-        samples: the samples of each micro-batch.
         rank: this process's rank in the pipeline.
         directions: the groups; their ranks are those of the pipeline.
-        agreement: the known layouts of the messages.
+        headers: the group for headers.
         device: the device of all tensors that travel.
     """
 
     schedule: Schedule
-    samples: Sequence[int]
     rank: int
     directions: Directions
-    agreement: Agreement
+    headers: dist.ProcessGroup
     device: torch.device
 
     def __post_init__(self) -> None:
         peers = set(range(self.schedule.stages)) - {self.rank}
         self._expected = {peer: deque(self._sent_by(peer)) for peer in peers}
+        self._headers: dict[Task, tuple[Tensor, dist.Work]] = {}
+        for peer, tasks in self._expected.items():
+            for task in tasks:
+                if task.pass_ == "forward":
+                    with self._naming(task, peer):
+                        header = torch.empty(_HEADER, dtype=torch.uint8)
+                        work = dist.irecv(header, self._global_rank(peer), self.headers)
+                        self._headers[task] = header, work
         self._arriving: dict[Task, tuple[list[Tensor], list[dist.Work]]] = {}
         self._leaving: dict[Task, _Sent] = {}
         # The layouts of the outputs and inputs of the micro-batches whose gradients have yet to travel.
@@ -74,26 +88,14 @@ class Transfers:
         self._inputs: dict[Task, Layout] = {}
 
     def check(self, task: Task, outputs: Arguments) -> None:
-        """Raise UsageError unless the outputs of a forward task can be sent, and have the known layout."""
-        what = f"the output of stage {task.stage}"
-        if consumer(task, self.schedule) is None:
-            return
-        check_outputs(outputs.tensors, what, self.device)
-        if self.agreement.has_headers():
-            return
-        layout, expected = Layout.of(outputs), self.agreement.sent[self._place(task)]
-        if not layout.fits(expected):
-            self.agreement.expect_changes()
-            raise UsageError(
-                f"{what} is {layout}, which stage {task.stage + 1} cannot know: it was {expected} in the "
-                "step before, and neither the inputs, autocast, training mode nor the parameters' types have "
-                "changed. From the next step on, outputs are described before each message"
-            )
+        """Raise UsageError unless the result of a task can be sent if it is a stage's outputs."""
+        if task.pass_ == "forward" and consumer(task, self.schedule) is not None:
+            check_outputs(outputs.tensors, f"the output of stage {task.stage}", self.device)
 
     def send(self, task: Task, result: Arguments | None) -> None:
         """Send the result of a task to the rank that needs it: a stage's outputs, or its inputs' gradients.
 
-        A rank that failed passes None, and sends a header that says so, or placeholders.
+        A rank that failed passes None, and sends a header that says so, or placeholders of gradients.
         """
         target = consumer(task, self.schedule)
         if target is None:
@@ -122,7 +124,7 @@ class Transfers:
         if not 0 <= stage < self.schedule.stages:
             return Arguments(())
         sender = self.schedule.rank_of(stage, task.replica)
-        with naming(f"rank {self.rank} of the pipeline waited for the {task} from rank {sender}"):
+        with self._naming(task, sender):
             while task not in self._arriving:
                 self._post(self._expected[sender].popleft(), sender)
             tensors, works = self._arriving.pop(task)
@@ -133,11 +135,8 @@ class Transfers:
         layout = self._inputs[task]
         return None if layout == NOTHING else layout.arrange(tensors)
 
-    def release_outputs(self, task: Task) -> list[bool]:
+    def release_outputs(self, task: Task) -> None:
         """Free the outputs whose gradients arrived for a backward task.
-
-        Returns:
-            For each distinct output, True if its gradient has arrived.
 
         Raises:
             UsageError: the outputs were changed in place after they were sent.
@@ -149,7 +148,6 @@ class Transfers:
                 f"the output of stage {task.stage} was changed in place after the stage returned it, "
                 f"while it was sent to stage {task.stage + 1}: return a clone of it"
             )
-        return [d.requires_grad for d in self._outputs.pop(_forward_of(task)).tensors]
 
     def finish(self, keep: int = 0) -> None:
         """Wait until all that this rank sent has been received, apart from the latest `keep` messages."""
@@ -158,29 +156,26 @@ class Transfers:
                 self._leaving.pop(task).wait()
 
     def _send_outputs(self, task: Task, receiver: int, outputs: Arguments | None) -> None:
-        place, agreement = self._place(task), self.agreement
-        if agreement.has_headers():
-            layout = NOTHING if outputs is None else Layout.of(outputs)
-            agreement.send_header(layout, self._global_rank(receiver))
-            if outputs is not None:
-                agreement.learn(place, layout)
-        else:
-            layout = agreement.sent[place]
-        self._outputs[task] = layout
-        if outputs is None:
-            tensors = [d.allocate(self.device).zero_() for d in layout.tensors]
-        else:
-            # A module may change a buffer that it returned, and no gradient shows that the buffer arrived.
-            tensors = [_plain(t) if t.requires_grad else _plain(t).clone() for t in distinct(outputs.tensors)]
-        self._start(task, receiver, tensors)
+        layout = self._outputs[task] = NOTHING if outputs is None else Layout.of(outputs)
+        text = pickle.dumps(layout)
+        first = pickle.dumps((len(text), text[:_ROOM])).ljust(_HEADER, b"\0")
+        header = [torch.frombuffer(bytearray(b), dtype=torch.uint8) for b in (first, text[_ROOM:]) if b]
+        # A module may change a buffer that it returned, and no gradient shows that the buffer arrived.
+        tensors = [
+            _plain(t) if t.requires_grad else _plain(t).clone()
+            for t in distinct(outputs.tensors if outputs else ())
+        ]
+        self._start(task, receiver, tensors, header)
 
-    def _start(self, task: Task, receiver: int, tensors: list[Tensor]) -> None:
+    def _start(self, task: Task, receiver: int, tensors: list[Tensor], header: Sequence[Tensor] = ()) -> None:
         group, to = self.directions.between(self.rank, receiver), self._global_rank(receiver)
-        works = [dist.isend(tensor, to, group) for tensor in tensors]
-        self._leaving[task] = _Sent(tensors, works, [tensor._version for tensor in tensors])
+        works = [dist.isend(part, to, self.headers, tag) for tag, part in enumerate(header)]
+        works += [dist.isend(tensor, to, group) for tensor in tensors]
+        sent = [*header, *tensors]
+        self._leaving[task] = _Sent(sent, works, [tensor._version for tensor in sent])
 
-    def _place(self, task: Task) -> tuple[int, int, int]:
-        return task.stage, task.replica, self.samples[task.micro_batch]
+    def _naming(self, task: Task, sender: int) -> AbstractContextManager[None]:
+        return naming(f"rank {self.rank} of the pipeline waited for the {task} from rank {sender}")
 
     def _global_rank(self, rank: int) -> int:
         return int(dist.get_global_rank(self.directions.up, rank))
@@ -196,13 +191,17 @@ class Transfers:
         """Start to receive a message."""
         source = self._global_rank(sender)
         if task.pass_ == "backward":
-            descriptions = self._outputs[_forward_of(task)].gradients
+            descriptions = self._outputs.pop(_forward_of(task)).gradients
         else:
-            place = self._place(task)
-            if self.agreement.has_headers():
-                self.agreement.received[place] = self.agreement.receive_header(source)
-            self._inputs[task] = self.agreement.received[place]
-            descriptions = list(self._inputs[task].tensors)
+            header, work = self._headers.pop(task)
+            work.wait()
+            length, text = pickle.loads(header.numpy().tobytes())
+            if length > len(text):
+                rest = torch.empty(length - len(text), dtype=torch.uint8)
+                dist.recv(rest, source, self.headers, tag=1)
+                text += rest.numpy().tobytes()
+            layout = self._inputs[task] = pickle.loads(text)
+            descriptions = list(layout.tensors)
         tensors = [d.allocate(self.device) for d in descriptions]
         group = self.directions.between(sender, self.rank)
         self._arriving[task] = tensors, [dist.irecv(tensor, source, group) for tensor in tensors]
