@@ -1,8 +1,7 @@
 """The run of one mini-batch: a rank's tasks in the order of the schedule, with messages between them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -35,6 +34,9 @@ class MiniBatch(ABC):
     transfers: Transfers
     error: Exception | None = field(default=None, init=False)
     _failed: bool = field(default=False, init=False)
+    _kept: dict[tuple[int, int], tuple[list[Tensor], tuple[Tensor, ...]]] = field(
+        default_factory=dict, init=False
+    )
 
     def perform(self, tasks: Sequence[Task]) -> None:
         """Run all tasks of this rank, and wait until other ranks have received their results."""
@@ -48,28 +50,20 @@ class MiniBatch(ABC):
         arrived = self.transfers.receive(task)
         self._failed = self._failed or arrived is None
         result = None
-        with self._catching_errors(task, arrived):
-            if arrived is not None and not self._failed:
+        if arrived is not None and not self._failed:
+            try:
                 result = self._run(task, arrived)
                 self.transfers.check(task, result)
-        self.transfers.send(task, None if self._failed else result)
+            except Exception as error:  # the code of stages and of the loss may raise any error
+                inputs = f" with {Layout.of(arrived)}" if arrived.tensors else ""
+                error.add_note(f"in the {task}{inputs}")
+                self._failed, self.error, result = True, error, None
+                self._kept.clear()
+        self.transfers.send(task, result)
 
     @abstractmethod
     def _run(self, task: Task, arrived: Arguments) -> Arguments:
         """Return the result of a task: a stage's outputs, or the gradients of its inputs."""
-
-    def _release(self) -> None:  # noqa: B027 (nothing is kept unless a subclass keeps it)
-        """Free what is kept for later tasks, which will not run."""
-
-    @contextmanager
-    def _catching_errors(self, task: Task, arrived: Arguments | None) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:  # the code of stages and of the loss may raise any error
-            inputs = f" with {Layout.of(arrived)}" if arrived is not None and arrived.tensors else ""
-            error.add_note(f"in the {task}{inputs}")
-            self._failed, self.error = True, error
-            self._release()
 
 
 @dataclass(eq=False)
@@ -85,17 +79,11 @@ class Training(MiniBatch):
     targets: Sequence[Arguments]
     loss: MiniBatchLoss
     live: int = field(default=0, init=False)
-    _kept: dict[tuple[int, int], tuple[list[Tensor], tuple[Tensor, ...]]] = field(
-        default_factory=dict, init=False
-    )
 
     def _run(self, task: Task, arrived: Arguments) -> Arguments:
         if task.pass_ == "forward":
             return self._forward(task, arrived)
         return Arguments(tuple(self._backward(task, arrived.tensors)))
-
-    def _release(self) -> None:
-        self._kept.clear()
 
     def _forward(self, task: Task, received: Arguments) -> Arguments:
         """Return the outputs of a stage."""

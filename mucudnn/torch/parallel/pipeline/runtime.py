@@ -245,10 +245,7 @@ class BidirectionalPipeline:
                 f"the norm of order {norm_type} of the gradients is {float(norm)}, so they are not clipped: "
                 "skip this step, or give error_if_nonfinite=False"
             )
-        factor = (float(max_norm) / (norm + 1e-6)).clamp(max=1.0)
-        for parameter in self.parameters():
-            if parameter.grad is not None:
-                parameter.grad.mul_(factor)
+        nn.utils.clip_grads_with_norm_(self.parameters(), max_norm, norm)
         return norm
 
     def _divide(self, **values: Any) -> list[list[Arguments]]:
