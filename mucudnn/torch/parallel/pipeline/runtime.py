@@ -23,8 +23,8 @@ from mucudnn.torch.parallel.pipeline.mini_batch import Evaluation, Training
 from mucudnn.torch.parallel.pipeline.shapes import StageSource
 from mucudnn.torch.parallel.pipeline.splitting import merge_stages
 from mucudnn.torch.parallel.pipeline.stages import in_mode
-from mucudnn.torch.parallel.pipeline.transfers import Transfers, make_directions
-from mucudnn.torch.parallel.ranks import naming
+from mucudnn.torch.parallel.pipeline.transfers import Transfers
+from mucudnn.torch.parallel.ranks import make_group, naming
 
 
 class BidirectionalPipeline:
@@ -90,7 +90,9 @@ class BidirectionalPipeline:
         (self._row,) = [row for row in pipes if world_rank in row]
         self._rank = self._row.index(world_rank)
         self._agreement = Agreement(pipes, timedelta(seconds=timeout))
-        self._directions = make_directions(pipes, world_rank, self._agreement.timeout)
+        # All processes make all groups, because new_group is a collective operation of the whole world.
+        groups = [[make_group(row, self._agreement.timeout) for _ in range(2)] for row in pipes]
+        self._groups = groups[pipes.index(self._row)]
         self._built: dict[int, nn.Module] = {}
         self.live = 0
         self.timeline: PipelineTimeline | None = None
@@ -188,7 +190,7 @@ class BidirectionalPipeline:
         if everywhere:
             answer = [outputs and outputs.but([tensor.cpu() for tensor in outputs.tensors])]
             with naming("this rank waited for the model's outputs from the last rank of the pipeline"):
-                dist.broadcast_object_list(answer, self._row[-1], self._directions.up, self._device)
+                dist.broadcast_object_list(answer, self._row[-1], self._groups[0], self._device)
             assert answer[0] is not None
             outputs = answer[0].but([tensor.to(self._device) for tensor in answer[0].tensors])
         return outputs and outputs.value
@@ -266,7 +268,7 @@ class BidirectionalPipeline:
         return divided
 
     def _transfers(self, schedule: Schedule) -> Transfers:
-        return Transfers(schedule, self._rank, self._directions, self._agreement.group, self._device)
+        return Transfers(schedule, self._rank, self._row, self._groups, self._agreement.group, self._device)
 
     def _build(self, stage: int) -> nn.Module:
         """Return a stage's module, which is built once. Raises UsageError if it is on the meta device."""

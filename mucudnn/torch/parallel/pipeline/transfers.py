@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -25,25 +24,13 @@ from mucudnn.errors import UsageError
 from mucudnn.solver.devices.schedules import Schedule, Task
 from mucudnn.torch.parallel.pipeline.arguments import Arguments
 from mucudnn.torch.parallel.pipeline.shapes import Layout, check_outputs, distinct
-from mucudnn.torch.parallel.ranks import make_group, naming
+from mucudnn.torch.parallel.ranks import naming
 
 NOTHING = Layout((), ())
 """The layout of a message from a rank that failed."""
 
 _HEADER = 4096  # bytes; the rest of a longer description follows
 _ROOM = _HEADER - 64  # without the length and what pickle adds
-
-
-@dataclass(frozen=True)
-class Directions:
-    """The process groups of a pipeline: `up` for messages to higher ranks, `down` for lower ranks."""
-
-    up: dist.ProcessGroup
-    down: dist.ProcessGroup
-
-    def between(self, sender: int, receiver: int) -> dist.ProcessGroup:
-        """Return the group for messages from one rank of the pipeline to another."""
-        return self.up if sender < receiver else self.down
 
 
 def consumer(task: Task, schedule: Schedule) -> Task | None:
@@ -59,14 +46,16 @@ class Transfers:
     Attributes:
         schedule: the orders of work.
         rank: this process's rank in the pipeline.
-        directions: the groups; their ranks are those of the pipeline.
+        row: the global ranks of the pipeline.
+        groups: its process groups, for messages to higher ranks and to lower ranks.
         headers: the group for headers.
         device: the device of all tensors that travel.
     """
 
     schedule: Schedule
     rank: int
-    directions: Directions
+    row: Sequence[int]
+    groups: Sequence[dist.ProcessGroup]
     headers: dist.ProcessGroup
     device: torch.device
 
@@ -79,7 +68,7 @@ class Transfers:
                 if task.pass_ == "forward":
                     with self._naming(task, peer):
                         header = torch.empty(_HEADER, dtype=torch.uint8)
-                        work = dist.irecv(header, self._global_rank(peer), self.headers)
+                        work = dist.irecv(header, self.row[peer], self.headers)
                         self._headers[task] = header, work
         self._arriving: dict[Task, tuple[list[Tensor], list[dist.Work]]] = {}
         self._leaving: dict[Task, _Sent] = {}
@@ -168,7 +157,7 @@ class Transfers:
         self._start(task, receiver, tensors, header)
 
     def _start(self, task: Task, receiver: int, tensors: list[Tensor], header: Sequence[Tensor] = ()) -> None:
-        group, to = self.directions.between(self.rank, receiver), self._global_rank(receiver)
+        group, to = self.groups[self.rank > receiver], self.row[receiver]
         works = [dist.isend(part, to, self.headers, tag) for tag, part in enumerate(header)]
         works += [dist.isend(tensor, to, group) for tensor in tensors]
         sent = [*header, *tensors]
@@ -176,9 +165,6 @@ class Transfers:
 
     def _naming(self, task: Task, sender: int) -> AbstractContextManager[None]:
         return naming(f"rank {self.rank} of the pipeline waited for the {task} from rank {sender}")
-
-    def _global_rank(self, rank: int) -> int:
-        return int(dist.get_global_rank(self.directions.up, rank))
 
     def _sent_by(self, peer: int) -> Iterable[Task]:
         """Yield this rank's tasks that need a message from a peer, in the order in which the peer sends."""
@@ -189,7 +175,7 @@ class Transfers:
 
     def _post(self, task: Task, sender: int) -> None:
         """Start to receive a message."""
-        source = self._global_rank(sender)
+        source = self.row[sender]
         if task.pass_ == "backward":
             descriptions = self._outputs.pop(_forward_of(task)).gradients
         else:
@@ -203,7 +189,7 @@ class Transfers:
             layout = self._inputs[task] = pickle.loads(text)
             descriptions = list(layout.tensors)
         tensors = [d.allocate(self.device) for d in descriptions]
-        group = self.directions.between(sender, self.rank)
+        group = self.groups[sender > self.rank]
         self._arriving[task] = tensors, [dist.irecv(tensor, source, group) for tensor in tensors]
 
 
@@ -228,16 +214,3 @@ def _forward_of(task: Task) -> Task:
 def _plain(tensor: Tensor) -> Tensor:
     """Return a tensor as a message carries it, without a copy if possible."""
     return tensor.detach().resolve_conj().resolve_neg().contiguous()
-
-
-def make_directions(members: Sequence[Sequence[int]], rank: int, timeout: timedelta) -> Directions:
-    """Return this process's groups. Every process must call this with the same members.
-
-    Args:
-        members: the global ranks of each pipeline, in the order of its stages.
-        rank: this process's global rank.
-        timeout: how long to wait for the other ranks.
-    """
-    # All processes make all groups, because new_group is a collective operation of the whole world.
-    groups = [Directions(*(make_group(ranks, timeout) for _ in "ud")) for ranks in members]
-    return next(group for group, ranks in zip(groups, members, strict=True) if rank in ranks)
