@@ -16,7 +16,7 @@ from mucudnn.cli.terminal import Terminal
 from mucudnn.costs.cache import Cache, default_path
 from mucudnn.costs.exchange import format_rows, parse_rows
 from mucudnn.costs.file import CacheError, is_cache
-from mucudnn.costs.journal import JournalError, journal_of, take_journal
+from mucudnn.costs.journal import journal_of, prune_journal
 from mucudnn.costs.schema import Row
 from mucudnn.errors import MucudnnError, shown
 from mucudnn.input import read_packed
@@ -89,11 +89,8 @@ def run(arguments: argparse.Namespace) -> Answer | None:
     journal = journal_of(path)
     if arguments.action is not _prune and journal.exists() and journal.stat().st_size:
         # A read-only cache is shown without the journal.
-        with suppress(CacheError), Cache.open(path, listener=Terminal()) as cache:
-            try:
-                take_journal(cache)
-            except JournalError as error:
-                Terminal().message(f"Warning: {error}")
+        with suppress(CacheError):
+            Cache.of_user(Terminal(), needed=True).__exit__()
     answer: Answer | None = arguments.action(path, arguments)
     return answer
 
@@ -150,12 +147,12 @@ def _prune(path: Path, arguments: argparse.Namespace) -> Answer:
     with Cache.open(path, listener=Terminal()) as cache:
         if arguments.older_than is not None:
             then = datetime.now(UTC) - timedelta(days=arguments.older_than)
-            take_journal(cache, lambda header: int(header["measured_at"]) < then.timestamp())
+            prune_journal(path, lambda header: int(header["measured_at"]) < then.timestamp())
             removed = cache.remove("measured_at", "<", then.isoformat(timespec="seconds"))
         else:
             column = "device" if arguments.library is None else "library"
             name = getattr(arguments, column)
-            take_journal(cache, lambda header: header[column] == name)
+            prune_journal(path, lambda header: header[column] == name)
             removed = cache.remove(column, "=", name)
     return Changed(path, removed, "deleted from")
 

@@ -1,9 +1,9 @@
 """The cache: an sqlite file of the algorithms that engines list and of all measurements, saved row by row."""
 
+import json
 import os
 import sqlite3
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -15,38 +15,31 @@ from mucudnn import settings
 from mucudnn._native import format_candidates, parse_candidates, seconds_to_next_try
 from mucudnn.codec import convert
 from mucudnn.costs.claims import Claims
-from mucudnn.costs.file import CacheError, Database, cache_errors, is_cache, open_to_read, open_to_write
-from mucudnn.costs.journal import JournalError, take_journal
+from mucudnn.costs.file import CacheError, cache_errors, is_cache, open_to_read, open_to_write
+from mucudnn.costs.journal import take_journal
 from mucudnn.costs.records import (
     Comparison,
     Listed,
     Machine,
     Measurement,
-    StepTime,
     StepUses,
 )
 from mucudnn.costs.remeasuring import remeasuring_since
-from mucudnn.costs.rows import CacheRows, warn_once
+from mucudnn.costs.rows import OF_KERNEL, CacheRows
 from mucudnn.costs.schema import (
     COMPARISON,
     ENUMERATION,
-    KERNEL_KEY,
     MEASUREMENT,
     STEP_TIME,
-    STEP_USES,
-    TRIAL,
     Kind,
-    Row,
     columns_of,
     record_of,
 )
-from mucudnn.errors import MucudnnError, UsageError
+from mucudnn.errors import UsageError
 from mucudnn.input import expanded
 from mucudnn.listener import Listener
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import ChannelGroups, Configuration
-
-_OF_KERNEL = " AND ".join(f'"{column}" = ?' for column in KERNEL_KEY)
 
 
 def default_path() -> Path:
@@ -95,31 +88,26 @@ class Cache(CacheRows):
             if not is_cache(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
             claims = Claims(path)  # fails at once on a file system without locks, where sqlite would wait
-        cache = cls(path, Database(path, open_to_write), claims=claims, listener=listener, since=since)
+        cache = cls(path, open_to_write, claims=claims, listener=listener, since=since, needed=needed)
         try:
             cache.query("SELECT 1")  # opens the file
         except BaseException:
             cache.__exit__()
             raise
-        cache._needed = needed
         return cache
 
     @classmethod
     def read_only(cls, path: Path) -> "Cache":
         """Open an existing cache to which nothing can be added. Raise CacheError, MucudnnError."""
-        with cache_errors(path):
-            if not is_cache(path):
-                raise MucudnnError(f"the cache {path} does not exist or is empty")
-        cache = cls(path, Database(path, open_to_read))
+        cache = cls(path, open_to_read)
         cache.query("SELECT 1")
         return cache
 
     @classmethod
-    def in_memory(cls, path: Path) -> "Cache":
+    def in_memory(cls, path: Path, listener: Listener | None = None) -> "Cache":
         """Return a copy in memory of the cache at `path`, or an empty cache if it cannot be read."""
-        memory = cls(path, Database(path), since=remeasuring_since())
-        with suppress(MucudnnError), cls.read_only(path) as file:
-            memory.merge(file.rows())
+        memory = cls(path, listener=listener, since=remeasuring_since())
+        memory.merge(memory._rows_of_file())
         return memory
 
     @classmethod
@@ -135,12 +123,10 @@ class Cache(CacheRows):
         except CacheError as error:
             if needed:
                 raise
-            warn_once(listener, f"{error}; what is measured from now on is lost afterwards")
-            cache = cls.in_memory(path)
+            cache = cls.in_memory(path, listener)
+            cache._warn_lost(error)
         try:
             take_journal(cache)
-        except JournalError as error:
-            warn_once(listener, str(error))
         except BaseException:
             cache.__exit__()
             raise
@@ -148,22 +134,25 @@ class Cache(CacheRows):
 
     def machines(self) -> list[Machine]:
         """Return the machines that measurements were made on."""
+        sql = (
+            "SELECT min(engine), device, library, threads FROM rows WHERE kind = ? "
+            "GROUP BY device, library, threads"
+        )
+        return self.attempt(
+            lambda connection: [
+                convert(dict(zip(columns_of(Machine), row, strict=True)), Machine)
+                for row in connection.execute(sql, (MEASUREMENT.name,))
+            ]
+        )
 
-        def find(connection: sqlite3.Connection) -> list[Machine]:
-            rows = connection.execute(
-                "SELECT min(engine), device, library, threads FROM rows WHERE kind = ? "
-                "GROUP BY device, library, threads",
-                (MEASUREMENT.name,),
-            ).fetchall()
-            return [convert(dict(zip(columns_of(Machine), row, strict=True)), Machine) for row in rows]
+    def measurements(self, machine: Machine, kernel: Kernel, *, due: bool = True) -> list[Measurement]:
+        """Return all measurements of a kernel at any micro-batch size, sorted by size and algorithm.
 
-        return self.attempt(find)
-
-    def measurements(self, machine: Machine, kernel: Kernel) -> list[Measurement]:
-        """Return all measurements of a kernel at any micro-batch size, sorted by size and algorithm."""
+        Without `due`, disturbed ones that are to be made again are omitted.
+        """
         rows = self._rows_of_kernel(MEASUREMENT, machine, kernel)
         rows.sort(key=lambda row: (row["micro_batch"], row["algorithm"]))
-        return [record_of(Measurement, row) for row in rows]
+        return [record_of(Measurement, row) for row in rows if due or not _is_due(row)]
 
     def add(self, machine: Machine, kernel: Kernel, measured: Measurement) -> None:
         """Save a measurement at once. It replaces an earlier one of the same algorithm and size.
@@ -171,33 +160,16 @@ class Cache(CacheRows):
         It does not replace one of a higher rank. A disturbed one counts the disturbed ones before it.
         """
         if measured.busy_tries:
-            earlier = self._find(MEASUREMENT, machine, kernel, vars(measured))
+            earlier = self.find(MEASUREMENT, machine, kernel, measured.micro_batch, measured.algorithm)
             tries = measured.busy_tries + (0 if earlier is None else earlier["busy_tries"])
             measured = replace(measured, busy_tries=tries)
-        self.put((MEASUREMENT, MEASUREMENT.row(machine, kernel, vars(measured))))
-
-    def due(self, machine: Machine, kernel: Kernel, now: datetime | None = None) -> set[tuple[int, str]]:
-        """Return the (micro-batch size, algorithm) pairs of disturbed measurements to make again.
-
-        Each is due after a time that doubles with each disturbed try, however slow it looks: on a busy
-        machine, threads that spin while another one waits for a core made a time 30 times too long.
-        """
-        now = now or datetime.now(UTC)
-        return {
-            (row["micro_batch"], row["algorithm"])
-            for row in self._rows_of_kernel(MEASUREMENT, machine, kernel)
-            if row["busy_tries"]
-            and row["time_ms"] is not None
-            and now - datetime.fromisoformat(row["measured_at"])
-            >= timedelta(seconds=seconds_to_next_try(row["busy_tries"]))
-        }
+        self.put(MEASUREMENT, machine, kernel, vars(measured))
 
     def enumerations(self, machine: Machine, kernel: Kernel) -> dict[int, list[Listed]]:
         """Return what can run at each size that the engine has listed completely, in the engine's order."""
-        rows = self._rows_of_kernel(ENUMERATION, machine, kernel)
-        texts = {row["micro_batch"]: row["candidates"] for row in rows}
         return {
-            size: [Listed(*candidate) for candidate in parse_candidates(text)] for size, text in texts.items()
+            row["micro_batch"]: [Listed(*candidate) for candidate in parse_candidates(row["candidates"])]
+            for row in self._rows_of_kernel(ENUMERATION, machine, kernel)
         }
 
     def add_enumerations(
@@ -207,14 +179,11 @@ class Cache(CacheRows):
         candidates: Mapping[int, Sequence[Listed]],
         failures: Sequence[Measurement] = (),
     ) -> None:
-        """Save all that can run at some sizes, and the algorithms that cannot, in one transaction."""
-        self.put(
-            *((MEASUREMENT, MEASUREMENT.row(machine, kernel, vars(failure))) for failure in failures),
-            *(
-                (ENUMERATION, ENUMERATION.row(machine, kernel, {"micro_batch": size, "candidates": text}))
-                for size, text in ((size, format_candidates(listed)) for size, listed in candidates.items())
-            ),
-        )
+        """Save all that can run at some sizes, and the algorithms that cannot."""
+        self.put(MEASUREMENT, machine, kernel, *map(vars, failures))
+        texts = {size: format_candidates(listed) for size, listed in candidates.items()}
+        rows = ({"micro_batch": size, "candidates": text} for size, text in texts.items())
+        self.put(ENUMERATION, machine, kernel, *rows)
 
     def comparison(
         self,
@@ -224,7 +193,7 @@ class Cache(CacheRows):
         divided: Configuration | ChannelGroups,
     ) -> Comparison | None:
         """Return the comparison of two configurations; `undivided` is None if none fits."""
-        row = self._find(COMPARISON, machine, kernel, _pair(undivided, divided))
+        row = self.find(COMPARISON, machine, kernel, *_pair(undivided, divided))
         return None if row is None else record_of(Comparison, row)
 
     def add_comparison(
@@ -236,8 +205,8 @@ class Cache(CacheRows):
         compared: Comparison,
     ) -> None:
         """Save a comparison at once."""
-        values = _pair(undivided, divided) | vars(compared)
-        self.put((COMPARISON, COMPARISON.row(machine, kernel, values)))
+        key = dict(zip(COMPARISON.own_key, _pair(undivided, divided), strict=True))
+        self.put(COMPARISON, machine, kernel, key | vars(compared))
 
     def step_times(self, machine: Machine, kernel: Kernel, step: str) -> dict[str, float]:
         """Return the ms of whole steps by the way they ran, which this version of mucudnn has measured.
@@ -246,88 +215,70 @@ class Cache(CacheRows):
         step, too.
         """
         rows = self._rows_of_kernel(STEP_TIME, machine, kernel)
-        here = {"step": step, "version": mucudnn.__version__}
-        return {row["way"]: row["time_ms"] for row in rows if here.items() <= row.items()}
+        return {row["way"]: row["time_ms"] for row in rows if row["step"] == step}
 
     def add_step_times(
         self, machine: Machine, kernel: Kernel, step: str, times: Mapping[str, float], checks: int = 0
     ) -> None:
-        """Save the ms of whole steps by the way they ran, and reset their uses, in one transaction.
+        """Save the ms of whole steps by the way they ran, and reset their uses.
 
         `checks` is how many checks in a row led to the same choice, this one included.
         """
-        self.put(
-            *(
-                (STEP_TIME, STEP_TIME.row(machine, kernel, vars(StepTime(step, way, ms))))
-                for way, ms in times.items()
-            ),
-            _uses_row(machine, kernel, step, StepUses(0, checks)),
-        )
+        rows = ({"step": step, "way": way, "time_ms": ms} for way, ms in times.items())
+        self.put(STEP_TIME, machine, kernel, *rows)
+        self.reset_uses(machine, kernel, step, checks)
 
     def add_uses(self, machine: Machine, kernel: Kernel, step: str, count: int) -> StepUses:
-        """Count uses of a step's times. Return all of them so far.
+        """Count uses of a step's times. Return all of them so far."""
+        key = _key_of_uses(machine, kernel, step)
 
-        Of two processes that count at the same moment, the count of one may be lost.
-        """
-        row = self._find(STEP_USES, machine, kernel, {"step": step})
-        uses = StepUses(count, 0) if row is None else StepUses(row["uses"] + count, row["checks"])
-        if count:
-            self.put(_uses_row(machine, kernel, step, uses))
-        return uses
+        def work(connection: sqlite3.Connection) -> StepUses:
+            add = "INSERT INTO step_uses VALUES (?, ?, 0) ON CONFLICT (step) DO UPDATE SET uses = uses + ?"
+            connection.execute(add, (key, count, count))
+            (uses,) = connection.execute("SELECT uses, checks FROM step_uses WHERE step = ?", (key,))
+            return convert(uses, StepUses)
+
+        return self.attempt(work)
 
     def reset_uses(self, machine: Machine, kernel: Kernel, step: str, checks: int) -> None:
         """Reset the uses of a step's times to 0, and keep how many checks have confirmed the times."""
-        self.put(_uses_row(machine, kernel, step, StepUses(0, checks)))
+        key = _key_of_uses(machine, kernel, step)
+        self.query("INSERT OR REPLACE INTO step_uses VALUES (?, 0, ?)", (key, checks))
 
-    def trial(self, machine: Machine, driver: str, kernel: Kernel, algorithm: str) -> bool | None:
-        """Return whether an algorithm passed its trial at the kernel's mini-batch under this driver.
-
-        Return None without a trial, or with one of another version of mucudnn, which may try otherwise.
-        """
-        row = self._find(TRIAL, machine, kernel, _trial_of(driver, kernel, algorithm))
-        return None if row is None or row["version"] != mucudnn.__version__ else row["is_invariant"] == 1
-
-    def add_trial(
-        self, machine: Machine, driver: str, kernel: Kernel, algorithm: str, *, is_invariant: bool
-    ) -> None:
-        """Save the outcome of a trial at once."""
-        values = _trial_of(driver, kernel, algorithm) | {"is_invariant": int(is_invariant)}
-        self.put((TRIAL, TRIAL.row(machine, kernel, values)))
+    def find(self, kind: Kind, machine: Machine, kernel: Kernel, *own_key: object) -> dict[str, Any] | None:
+        """Return the row of a kernel that has this key, or None if there is none or it does not count."""
+        rows = self._rows_of_kernel(kind, machine, kernel, "own_key = ?", json.dumps(own_key))
+        return rows[0] if rows else None
 
     def _rows_of_kernel(
-        self, kind: Kind, machine: Machine, kernel: Kernel, own: Mapping[str, Any] | None = None
+        self, kind: Kind, machine: Machine, kernel: Kernel, where: str = "true", *values: str
     ) -> list[dict[str, Any]]:
-        """Return the rows of a kernel, or only the one with this key."""
-        rows = self.select(kind, *_of_kernel(kind, machine, kernel, own))
-        if self._since is None or kind is ENUMERATION:
-            return rows
-        return [row for row in rows if row["measured_at"] >= self._since]
-
-    def _find(
-        self, kind: Kind, machine: Machine, kernel: Kernel, own: Mapping[str, Any]
-    ) -> dict[str, Any] | None:
-        """Return the row of a kernel that has the key of these values."""
-        return next(iter(self._rows_of_kernel(kind, machine, kernel, own)), None)
+        """Return the rows of a kernel that count and match a condition."""
+        since = "" if kind is ENUMERATION else self._since
+        key = *machine.identity, kind.problem_text(kernel.problem), kernel.pass_
+        return [
+            row
+            for row in self.select(kind, f"{OF_KERNEL} AND {where}", (*key, *values))
+            if row["measured_at"] >= since and (row["version"] == mucudnn.__version__ or not kind.of_version)
+        ]
 
 
-def _of_kernel(
-    kind: Kind, machine: Machine, kernel: Kernel, own: Mapping[str, Any] | None = None
-) -> tuple[str, list[Any]]:
-    """Return the condition, with its values, that selects a kernel's rows or only the one with this key."""
-    values = [*machine.identity, kind.problem_text(kernel.problem), kernel.pass_]
-    if own is None:
-        return _OF_KERNEL, values
-    return f"{_OF_KERNEL} AND own_key = ?", [*values, kind.text_of_key(own)]
+def _is_due(row: Mapping[str, Any]) -> bool:
+    """Return whether to make a disturbed measurement again.
+
+    It is due after a time that doubles with each disturbed try, however slow it looks: on a busy machine,
+    threads that spin while another one waits for a core made a time 30 times too long.
+    """
+    tries, age = row["busy_tries"], datetime.now(UTC) - datetime.fromisoformat(row["measured_at"])
+    if not tries or row["time_ms"] is None:
+        return False
+    return age >= timedelta(seconds=seconds_to_next_try(tries))
 
 
-def _uses_row(machine: Machine, kernel: Kernel, step: str, uses: StepUses) -> Row:
-    return STEP_USES, STEP_USES.row(machine, kernel, {"step": step, **uses._asdict()})
+def _key_of_uses(machine: Machine, kernel: Kernel, step: str) -> str:
+    return f"{machine} {kernel.problem} {kernel.pass_} {step}"
 
 
-def _trial_of(driver: str, kernel: Kernel, algorithm: str) -> dict[str, Any]:
-    return {"micro_batch": kernel.mini_batch, "algorithm": algorithm, "driver": driver}
-
-
-def _pair(undivided: Configuration | None, divided: Configuration | ChannelGroups) -> dict[str, Any]:
+def _pair(undivided: Configuration | None, divided: Configuration | ChannelGroups) -> tuple[str, str]:
     """Return the key of a comparison: the texts of its configurations, which are empty for None."""
-    return {"undivided": str(undivided or ""), "divided": str(divided)}
+    return str(undivided or ""), str(divided)

@@ -13,7 +13,7 @@ import hashlib
 import os
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
@@ -32,8 +32,7 @@ class Claims:
         self._path = cache.with_name(cache.name + ".lock")
         self._open()
         try:
-            if _try_lock(self._file, 0, fcntl.F_WRLCK):  # if another process has it, there are locks
-                _try_lock(self._file, 0, fcntl.F_UNLCK)
+            _try_lock(self._file, 0, fcntl.F_RDLCK)  # all processes share it
         except BaseException:
             self.close()
             raise
@@ -44,67 +43,53 @@ class Claims:
 
     # A signal handler's error between `yield` and the block leaves the claim behind until `close`.
     @contextmanager
-    def claim(self, name: str, patience: Callable[[], bool] | None = None) -> Iterator[bool]:
-        """Yield True if the claim is ours inside the block.
+    def claim(self, name: str, tries: Iterable[object] = (None,)) -> Iterator[bool]:
+        """Yield True if the claim is ours inside the block, or becomes ours while `tries` goes on.
 
-        While another process has it, call `patience`, which waits a moment and returns whether to try again.
         The holder of a claim must not wait for another one, or two processes could wait for each other.
         """
         offset = 1 + int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big")
         if self._file.closed:  # in a child of fork()
             self._open()
         file = self._file
-        while not _try_lock(file, offset, fcntl.F_WRLCK):
-            if patience is None or not patience():
-                yield False
-                return
+        is_ours = any(_try_lock(file, offset, fcntl.F_WRLCK) for _ in tries)
         try:
-            yield True
+            yield is_ours
         finally:
-            if not file.closed:
+            if is_ours and not file.closed:
                 _try_lock(file, offset, fcntl.F_UNLCK)
 
     def _open(self) -> None:
         with no_fork:
-            self._file = FileIO(self._path, "a+", opener=_open_no_link)
+            self._file = FileIO(self._path, "a+", opener=open_no_link)
             close_in_child(self)
 
 
-def _open_no_link(path: str, flags: int) -> int:
-    """Open a file, but do not follow a link, which in a shared folder could lead to any file."""
-    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+def open_no_link(path: str, flags: int) -> int:
+    """Open a file without waiting for a pipe's writer or following a link, which could lead to any file."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
-class Patience:
-    """A wait for the owner of a claim, which ends when the owner makes no progress for PATIENCE_SECONDS.
+def patient_tries(
+    what: str, tell: Callable[[str], None], progress: Callable[[], object] = lambda: None
+) -> Iterator[None]:
+    """Yield every moment until the owner of a claim makes no progress for PATIENCE_SECONDS.
 
     `progress` returns a value that changes when the owner makes progress. After a second, `tell` gets a
     message with the reason for the wait, `what`.
     """
-
-    def __init__(
-        self,
-        what: str,
-        tell: Callable[[str], None] = lambda _: None,
-        progress: Callable[[], object] = lambda: None,
-    ) -> None:
-        self._what, self._tell, self._progress = what, tell, progress
-        self._seen, self._since = progress(), time.monotonic()
-        self._begin, self._told = self._since, False
-
-    def __call__(self) -> bool:
-        """Wait a moment. Return False if the owner makes no progress."""
+    begin = since = time.monotonic()
+    seen, is_told = progress(), False
+    while (now := time.monotonic()) - since < PATIENCE_SECONDS:
+        yield
         time.sleep(_MOMENT)
-        now, seen = time.monotonic(), self._progress()
-        if not self._told and now - self._begin >= 1:
-            self._tell(f"Waiting for another process: {self._what}")
-            self._told = True
-        if seen != self._seen:
-            self._seen, self._since = seen, now
-        if now - self._since < PATIENCE_SECONDS:
-            return True
-        self._tell(f"Going on without it: nothing has changed for {PATIENCE_SECONDS:.0f} s")
-        return False
+        if not is_told and now - begin >= 1:
+            tell(f"Waiting for another process: {what}")
+            is_told = True
+        last, seen = seen, progress()
+        if seen != last:
+            since = now
+    tell(f"Going on without it: nothing has changed for {PATIENCE_SECONDS:.0f} s")
 
 
 def _try_lock(file: FileIO, offset: int, kind: int) -> bool:

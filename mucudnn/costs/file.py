@@ -6,32 +6,31 @@ This is the only module that turns the errors of sqlite, of the file system and 
 import os
 import sqlite3
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
-from mucudnn.costs.claims import Claims, Patience
 from mucudnn.costs.schema import FORMAT
 from mucudnn.errors import MucudnnError, raised_here
-from mucudnn.forks import close_before_fork, no_fork
+from mucudnn.forks import no_fork
 from mucudnn.input import refuse_newer
 
 APPLICATION_ID = 0x6D756344  # in the file's header, so that no other program's database is written to
 WAITING_SECONDS = 10.0  # for a process that has the file locked; a merge of 100,000 rows takes a few seconds
 _MOST_BYTES_OF_CELL = 64 * 2**20
-# `own_key` and `content` are JSON: the values of a kind's own key, and all values that have no column here.
-_ROWS = (
+_TABLES = (
+    # `own_key` and `content` are JSON: the values of a kind's own key, and all that have no column here.
     "CREATE TABLE rows (kind TEXT NOT NULL, engine TEXT NOT NULL, device TEXT NOT NULL, "
     "library TEXT NOT NULL, threads INTEGER NOT NULL, problem TEXT NOT NULL, pass TEXT NOT NULL, "
     "own_key TEXT NOT NULL, rank INTEGER NOT NULL, measured_at TEXT NOT NULL, content TEXT NOT NULL, "
-    "PRIMARY KEY (device, library, threads, problem, pass, kind, own_key)) WITHOUT ROWID"
+    "PRIMARY KEY (device, library, threads, problem, pass, kind, own_key)) WITHOUT ROWID",
+    # It has at most one row: the state of the journal when the cache last took it.
+    "CREATE TABLE taken_journal (state TEXT NOT NULL)",
+    # The counts are about the programs that use this file, so they are neither exported nor merged.
+    "CREATE TABLE step_uses (step TEXT PRIMARY KEY, uses INTEGER, checks INTEGER) WITHOUT ROWID",
 )
-# It has at most one row: the state of the journal when the cache last took it.
-_TAKEN_JOURNAL = "CREATE TABLE taken_journal (state TEXT NOT NULL)"
 
-T = TypeVar("T")
 _kept_locked: set[Path] = set()  # the caches that stayed locked while this process waited
 
 
@@ -47,10 +46,6 @@ class DamagedError(CacheError):
         self.reason = reason
 
 
-class LockedError(CacheError):
-    """Another process keeps the file locked."""
-
-
 @contextmanager
 def cache_errors(path: Path) -> Iterator[None]:
     """Raise CacheError for an error of sqlite or of the file system, and for a ValueError about a row."""
@@ -64,7 +59,7 @@ def cache_errors(path: Path) -> Iterator[None]:
         code = getattr(error, "sqlite_errorcode", 0)
         if code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             _kept_locked.add(path)
-            raise LockedError(
+            raise CacheError(
                 f"the cache {path} is locked by another process: let that process go on or end it, or name "
                 "another file in MUCUDNN_CACHE"
             ) from None
@@ -74,74 +69,8 @@ def cache_errors(path: Path) -> Iterator[None]:
         raise DamagedError(path, f"is damaged: {error}") from None
 
 
-class Database:
-    """A connection to a cache's file, or to a database in memory.
-
-    The connection to a file is closed before each fork, because a child would inherit locks in sqlite's
-    memory without the locks in the file system that they stand for.
-    """
-
-    def __init__(self, path: Path, connect: Callable[[Path], sqlite3.Connection] | None = None) -> None:
-        """Take the function that opens the file; None for a database in memory."""
-        self._path, self._connect = path, connect or _connect_in_memory
-        self._connection: sqlite3.Connection | None = None
-        self._file: tuple[int, int] | None = None
-        if connect is not None:
-            with no_fork:
-                close_before_fork(self)
-
-    def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Return the result of `work`, which may raise ValueError for a row that is wrong.
-
-        If another process has the file locked, wait, but only once in this process. Raise CacheError.
-        """
-        with cache_errors(self._path), no_fork:
-            if self._connection is None:
-                self._file = _device_and_inode(self._path)
-                self._connection = self._connect(self._path)
-                self._file = self._file or _device_and_inode(self._path)  # if it was missing
-            return work(self._connection)
-
-    def change(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Return the result of `work`, which runs in one transaction. Raise CacheError."""
-
-        def transact(connection: sqlite3.Connection) -> T:
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-                result = work(connection)
-                connection.execute("COMMIT")
-                return result
-            finally:
-                if connection.in_transaction:
-                    with suppress(sqlite3.Error):
-                        connection.rollback()
-
-        return self.run(transact)
-
-    def close(self) -> None:
-        """Close the connection, until it is next used."""
-        with no_fork:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
-
-    def set_aside(self) -> Path | None:
-        """Rename the damaged file, and leave an empty file in its place. Return the renamed file.
-
-        Return None if another process has replaced the file already. Raise CacheError.
-        """
-        self.close()
-        with (
-            cache_errors(self._path),
-            closing(Claims(self._path)) as claims,
-            claims.claim("the file itself", Patience("it replaces the damaged cache")),
-            no_fork,
-        ):
-            return None if _device_and_inode(self._path) != self._file else _set_aside(self._path)
-
-
 def open_to_write(path: Path) -> sqlite3.Connection:
-    """Open a cache, and make it if it is missing. Raise errors that `Database.run` replaces."""
+    """Open a cache, and make it if it is missing. Raise errors that `cache_errors` replaces."""
     with _closed_on_error(_connect(path)) as connection:
         connection.execute("BEGIN IMMEDIATE")  # fails where the file cannot be written
         if not _has_tables(connection, path):
@@ -155,6 +84,8 @@ def open_to_write(path: Path) -> sqlite3.Connection:
 
 def open_to_read(path: Path) -> sqlite3.Connection:
     """Open an existing cache as it is, without a copy. Raise as `open_to_write` does."""
+    if not is_cache(path):
+        raise MucudnnError(f"the cache {path} does not exist or is empty")
     # Reading while others write needs locks, and so the right to write. A file can also be read as if nobody
     # changed it, but without the rows in a writer's log. That is right if there is no log, and otherwise the
     # last resort of a reader that may not write.
@@ -172,7 +103,7 @@ def open_to_read(path: Path) -> sqlite3.Connection:
 def _open_to_read(path: Path, option: str) -> sqlite3.Connection:
     with _closed_on_error(_connect(path, option)) as connection:
         if not _has_tables(connection, path):
-            raise MucudnnError(f"the cache {path} is empty")
+            raise MucudnnError(f"the cache {path} has no tables: it is empty")
         connection.execute("PRAGMA query_only = 1")
         return connection
 
@@ -218,7 +149,8 @@ def _connect(path: Path, options: str = "") -> sqlite3.Connection:
         return connection
 
 
-def _connect_in_memory(_: Path) -> sqlite3.Connection:
+def connect_in_memory(_: Path) -> sqlite3.Connection:
+    """Return an empty cache in memory."""
     connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     _make_tables(connection)
     return connection
@@ -226,7 +158,7 @@ def _connect_in_memory(_: Path) -> sqlite3.Connection:
 
 def _make_tables(connection: sqlite3.Connection) -> None:
     for statement in (
-        f"PRAGMA application_id = {APPLICATION_ID}", f"PRAGMA user_version = {FORMAT}", _ROWS, _TAKEN_JOURNAL
+        f"PRAGMA application_id = {APPLICATION_ID}", f"PRAGMA user_version = {FORMAT}", *_TABLES
     ):  # fmt: skip
         connection.execute(statement)
 
@@ -245,7 +177,7 @@ def _has_tables(connection: sqlite3.Connection, path: Path) -> bool:
     if version < FORMAT:
         raise DamagedError(path, f"has format {version}, and this mucudnn reads format {FORMAT}")
     kinds, statements = zip(*entries, strict=True)
-    if {"view", "trigger"}.intersection(kinds) or {_ROWS, _TAKEN_JOURNAL}.difference(statements):
+    if {"view", "trigger"}.intersection(kinds) or not {*_TABLES}.issubset(statements):
         raise sqlite3.DatabaseError("its tables are not those of a cache")
     return True
 
@@ -263,20 +195,11 @@ def _closed_on_error(connection: sqlite3.Connection) -> Iterator[sqlite3.Connect
         raise
 
 
-def _device_and_inode(path: Path) -> tuple[int, int] | None:
-    """Return the device and the inode of a file; None if there is none."""
-    try:
-        status = path.stat()
-    except raised_here(OSError):
-        return None
-    return status.st_dev, status.st_ino
-
-
-def _set_aside(path: Path) -> Path:
-    mode, aside, number = path.stat().st_mode & 0o777, path.with_name(f"{path.name}.damaged"), 1
+def set_aside(path: Path) -> str:
+    """Rename a damaged file, and leave an empty file in its place. Return the renamed file. Raise OSError."""
+    mode, aside = path.stat().st_mode & 0o777, f"{path}.damaged"
     while os.path.lexists(aside):
-        number += 1
-        aside = path.with_name(f"{path.name}.damaged.{number}")
+        aside += ".again"
     # The log moves first, because sqlite would delete it if the file is missing.
     for suffix in ("-wal", ""):
         with suppress(FileNotFoundError):

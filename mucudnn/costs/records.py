@@ -108,18 +108,6 @@ class Comparison:
         return None if self.undivided_ms is None else self.undivided_ms / self.divided_ms
 
 
-@dataclass(frozen=True)
-class StepTime:
-    """The time of a model's whole step, or of one call with all its passes, in one of several ways to run it.
-
-    `step` is the digest of all calls to convolutions in the step, or of the configurations of the passes.
-    """
-
-    step: str
-    way: str
-    time_ms: Measured
-
-
 class StepUses(NamedTuple):
     """The uses of a step's times since they were measured or checked, and how many checks confirmed them."""
 

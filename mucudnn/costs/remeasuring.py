@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from mucudnn import settings
 
 _START = datetime.now(UTC).isoformat(timespec="seconds")
-_since: str | None = None
+_since = ""
 
 
 def remeasure_from_now_on() -> None:
@@ -14,9 +14,9 @@ def remeasure_from_now_on() -> None:
     _since = datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def remeasuring_since() -> str | None:
-    """Return the time, in ISO 8601, before which measurements do not count; None if all of them count.
+def remeasuring_since() -> str:
+    """Return the time, in ISO 8601, before which measurements do not count; empty if all of them count.
 
     Raise UsageError if MUCUDNN_REMEASURE cannot be read.
     """
-    return _since or (_START if settings.REMEASURE.read() == "1" else None)
+    return _since or (_START if settings.REMEASURE.read() == "1" else "")

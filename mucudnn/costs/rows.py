@@ -4,19 +4,30 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from mucudnn.codec import parse_json
-from mucudnn.costs.claims import Claims, Patience
-from mucudnn.costs.file import CacheError, DamagedError, Database
-from mucudnn.costs.schema import KERNEL_KEY, KINDS, STEP_TIME, STEP_USES, Kind, Row, rank
+from mucudnn.costs.claims import Claims, patient_tries
+from mucudnn.costs.file import (
+    CacheError,
+    DamagedError,
+    cache_errors,
+    connect_in_memory,
+    open_to_read,
+    set_aside,
+)
+from mucudnn.costs.records import Machine
+from mucudnn.costs.schema import KERNEL_KEY, KINDS, Kind, Row, rank
 from mucudnn.errors import MucudnnError
+from mucudnn.forks import close_before_fork, no_fork
 from mucudnn.listener import Listener
+from mucudnn.problems.kernels import Kernel
 
 T = TypeVar("T")
 
+OF_KERNEL = " AND ".join(f"{column} = ?" for column in KERNEL_KEY)
 _COLUMNS = ("engine", *KERNEL_KEY, "measured_at")  # the columns of a row that its content lacks
 _ADD = f"""
     INSERT INTO rows (kind, own_key, rank, {", ".join(_COLUMNS)}, content) VALUES ({", ".join("?" * 11)})
@@ -42,27 +53,47 @@ class CacheRows:
     def __init__(
         self,
         path: Path,
-        database: Database,
+        connect: Callable[[Path], sqlite3.Connection] = connect_in_memory,
         *,
         claims: Claims | None = None,
         listener: Listener | None = None,
-        since: str | None = None,
+        since: str = "",
+        needed: bool = True,
     ) -> None:
+        """Take the function that opens the file."""
         self.path = path
-        self._database = database
+        self._connect = connect
+        self._connection: sqlite3.Connection | None = None
         self._claims = claims
         self._listener = listener or Listener()
-        self._needed = True
+        self._needed = needed
         self._since = since
         self._replacements = 0  # how often another file, or memory, took the place of this one
+        with no_fork:
+            close_before_fork(self)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._database.close()
+        self._disconnect()
         if self._claims is not None:
             self._claims.close()
+
+    def close(self) -> None:
+        """Close the file before a fork, until the file is next used.
+
+        A child would inherit locks in sqlite's memory without the locks in the file system that they stand
+        for.
+        """
+        if self._connect is not connect_in_memory:
+            self._disconnect()
+
+    def _disconnect(self) -> None:
+        with no_fork:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
 
     @property
     def kept(self) -> bool:
@@ -86,12 +117,12 @@ class CacheRows:
         for item in busy:
             what = f"it is to {name(item)}"
             # The version of the data changes when another process writes to the file.
-            patience = Patience(what, self._listener.message, lambda: self.query("PRAGMA data_version"))
-            with self._claim(name(item), patience):
+            tries = patient_tries(what, self._listener.message, lambda: self.query("PRAGMA data_version"))
+            with self._claim(name(item), tries):
                 yield item
 
-    def _claim(self, name: str, patience: Patience | None = None) -> AbstractContextManager[bool]:
-        return nullcontext(True) if self._claims is None else self._claims.claim(name, patience)
+    def _claim(self, name: str, tries: Iterable[object] = (None,)) -> AbstractContextManager[bool]:
+        return nullcontext(True) if self._claims is None else self._claims.claim(name, tries)
 
     def rows(self) -> Iterator[Row]:
         """Yield all rows that other caches may take, sorted by kind and machine, as `merge` takes them."""
@@ -102,20 +133,24 @@ class CacheRows:
         """Return the rows of a kind that match a condition on the columns of the file. Raise CacheError."""
         return self.attempt(lambda connection: select_rows(connection, kind, where, values))
 
-    def put(self, *rows: Row) -> None:
-        """Add new rows, all of them or none. Rows of a higher rank stay, unless they do not count."""
-        cells = [(*_cells_of(*row), self._since or "") for row in rows]
+    def put(self, kind: Kind, machine: Machine, kernel: Kernel, *values: Mapping[str, Any]) -> None:
+        """Add new rows of a kernel, all of them or none, from the values of the kind's own columns.
+
+        Rows of a higher rank stay, unless they do not count.
+        """
+        rows = [kind.row(machine, kernel, own) for own in values]
+        cells = [(*_cells_of(kind, row), self._since) for row in rows]
 
         def work(connection: sqlite3.Connection) -> None:
             connection.executemany(_ADD_NEW, cells)
-            # A damaged file loses rows without an error. The plus sign makes sqlite search as `select` does.
-            where = " AND ".join(f"{name} = ?" for name in (*KERNEL_KEY, "kind", "+own_key"))
-            for kind, row in rows:
-                key = *(row[name] for name in KERNEL_KEY), kind.name, kind.text_of_key(row)
-                if not connection.execute(f"SELECT 1 FROM rows WHERE {where}", key).fetchall():
+            # A damaged file loses rows without an error. The plus sign makes sqlite search as for all rows of
+            # a kernel.
+            for row in rows:
+                key = *(row[name] for name in KERNEL_KEY), json.dumps(kind.own_key_of(row))
+                if not select_rows(connection, kind, f"{OF_KERNEL} AND +own_key = ?", key):
                     raise ValueError("a row that was added cannot be found")
 
-        self.attempt(work, changes=True)
+        self.attempt(work)
 
     def merge(self, rows: Iterable[Row]) -> int:
         """Take in rows of another cache, all of them or none, and return how many changed this cache.
@@ -124,60 +159,61 @@ class CacheRows:
         one stays, or else the row that is already here.
         """
         cells = [_cells_of(*row) for row in rows]
-
-        def work(connection: sqlite3.Connection) -> int:
-            before = connection.total_changes
-            connection.executemany(_ADD_LATER, cells)
-            return connection.total_changes - before
-
-        return self.attempt(work, changes=True)
+        return self.attempt(lambda connection: connection.executemany(_ADD_LATER, cells).rowcount)
 
     def remove(self, column: str, operator: str, value: str) -> int:
-        """Delete the rows for which the comparison is true. Return how many."""
+        """Delete the rows for which the comparison is true, and all counts of uses. Return how many rows."""
 
         def work(connection: sqlite3.Connection) -> int:
-            removed = connection.execute(
-                f"DELETE FROM rows WHERE {column} {operator} ? AND kind <> ?", (value, STEP_USES.name)
-            ).rowcount
-            step = "json_extract(content, '$.step')"
-            connection.execute(
-                f"DELETE FROM rows WHERE kind = ? AND {step} NOT IN (SELECT {step} FROM rows WHERE kind = ?)",
-                (STEP_USES.name, STEP_TIME.name),
-            )
-            return removed
+            connection.execute("DELETE FROM step_uses")
+            return connection.execute(f"DELETE FROM rows WHERE {column} {operator} ?", (value,)).rowcount
 
-        return self.attempt(work, changes=True)
+        return self.attempt(work)
 
-    def query(self, sql: str, values: Iterable[Any] = ()) -> list[Any]:
+    def query(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
         """Return all rows of a statement. Raise CacheError."""
-        bound = tuple(values)
-        return self.attempt(lambda connection: connection.execute(sql, bound).fetchall())
+        return self.attempt(lambda connection: connection.execute(sql, values).fetchall())
 
-    def attempt(self, work: Callable[[sqlite3.Connection], T], *, changes: bool = False) -> T:
-        """Return the result of `work`, in one transaction if it changes several rows.
+    def attempt(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Return the result of `work`, which runs in one transaction and does not read before it writes.
 
-        If the file is damaged, begin a new one. If it fails otherwise, go on in memory unless it is needed.
-        Raise CacheError.
+        It may raise ValueError for a row that is wrong. If the file is damaged, begin a new one. If it fails
+        otherwise, go on in memory unless it is needed. Raise CacheError.
         """
-
-        def run() -> T:
-            return self._database.change(work) if changes else self._database.run(work)
-
         try:
-            return run()
+            return self._run(work)
         except CacheError as error:
             failure = error
         if isinstance(failure, DamagedError) and self._claims is not None:
             with suppress(CacheError):  # such as a folder that cannot be written
-                if (aside := self._database.set_aside()) is not None:
-                    text = f"{failure.reason}: it is now {aside}, and a new cache begins"
-                    self._listener.message(f"Warning: the cache {self.path} {text}")
-                self._replacements += 1
-                return run()
+                return self._begin_anew(self._claims, work)
         if self._needed:
             raise failure
         self._go_on_in_memory(failure)
-        return run()
+        return self._run(work)
+
+    def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `work`. If another process has the file locked, wait, but only once in this process."""
+        with cache_errors(self.path), no_fork:
+            if self._connection is None:
+                self._connection = self._connect(self.path)
+            with self._connection as connection:  # commits, or rolls back
+                connection.execute("BEGIN")
+                return work(connection)
+
+    def _begin_anew(self, claims: Claims, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Set the damaged file aside, unless another process has done so. Return the result of `work`."""
+        tries = patient_tries("it replaces the damaged cache", self._listener.message)
+        with cache_errors(self.path), claims.claim("the file itself", tries):
+            self._replacements += 1
+            self._disconnect()
+            try:
+                return self._run(work)
+            except DamagedError as error:
+                self._disconnect()
+                text = f"{error.reason}: it is now {set_aside(self.path)}, and a new cache begins"
+        self.warn(f"the cache {self.path} {text}")
+        return self._run(work)
 
     def consistently(self, work: Callable[[], T]) -> T:
         """Return the result of `work`, which reads the cache several times.
@@ -197,23 +233,27 @@ class CacheRows:
         return work()
 
     def _go_on_in_memory(self, failure: CacheError) -> None:
-        warn_once(self._listener, f"{failure}; what is measured from now on is lost afterwards")
-        file, self._database = self._database, Database(self.path)
-        self._needed = True
+        self._warn_lost(failure)
+        rows = self._rows_of_file()
+        self.__exit__()
+        self._connect, self._claims, self._needed = connect_in_memory, None, True
         self._replacements += 1
-        with suppress(CacheError):
-            self.merge((kind, row) for kind in KINDS for row in file.run(partial(select_rows, kind=kind)))
-        file.close()
-        if self._claims is not None:
-            self._claims.close()
-            self._claims = None
+        self.merge(rows)
 
+    def _rows_of_file(self) -> list[Row]:
+        """Return the rows of the file, or none if it cannot be read."""
+        with suppress(MucudnnError), CacheRows(self.path, open_to_read) as file:
+            return list(file.rows())
+        return []
 
-def warn_once(listener: Listener, text: str) -> None:
-    """Give a warning that this process has not given yet, because every new shape opens the cache again."""
-    if text not in _warned:
-        _warned.add(text)
-        listener.message(f"Warning: {text}")
+    def warn(self, text: str) -> None:
+        """Give a warning that this process has not given yet: every new shape opens the cache again."""
+        if text not in _warned:
+            _warned.add(text)
+            self._listener.message(f"Warning: {text}")
+
+    def _warn_lost(self, failure: CacheError) -> None:
+        self.warn(f"{failure}; what is measured from now on is lost afterwards")
 
 
 def select_rows(
@@ -241,4 +281,10 @@ def _cells_of(kind: Kind, row: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the cells of a row, as the statements that add it take them."""
     content = {name: value for name, value in row.items() if name not in _COLUMNS}
     shared = (row[name] for name in _COLUMNS)
-    return kind.name, kind.text_of_key(row), rank(row), *shared, json.dumps(content, allow_nan=False)
+    return (
+        kind.name,
+        json.dumps(kind.own_key_of(row)),
+        rank(row),
+        *shared,
+        json.dumps(content, allow_nan=False),
+    )

@@ -5,7 +5,6 @@ valid. The machine and the kernel precede them, and the row's origin follows. Th
 and keys are made from these columns.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,15 +15,13 @@ import msgspec
 
 import mucudnn
 from mucudnn._native import Problem, parse_candidates, parse_descriptor
-from mucudnn.codec import Positive, convert
+from mucudnn.codec import Measured, Positive, convert
 from mucudnn.costs.records import (
     RACED,
     UNLIKELY,
     Comparison,
     Machine,
     Measurement,
-    StepTime,
-    StepUses,
 )
 from mucudnn.problems.descriptor import problem_key
 from mucudnn.problems.kernels import PASSES, Kernel
@@ -40,18 +37,21 @@ def columns_of(record: type) -> Mapping[str, Any]:
     return get_type_hints(record, include_extras=True)
 
 
-DISTURBED = 1  # a rank, see `rank`
 KERNEL_KEY = ("device", "library", "threads", "problem", "pass")
 
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """A kind of row. `own_key` names the columns of `own` that tell the rows of a kernel apart."""
+    """A kind of row. `own_key` names the columns of `own` that tell the rows of a kernel apart.
+
+    If `of_version`, rows that another version of mucudnn added do not count.
+    """
 
     name: str
     own: Mapping[str, Any]
     own_key: tuple[str, ...]
     keeps_mini_batch: bool = False
+    of_version: bool = False
 
     @cached_property
     def columns(self) -> Mapping[str, Any]:
@@ -68,11 +68,6 @@ class Kind:
     @cached_property
     def _type(self) -> Any:
         return TypedDict(self.name, self.columns)  # type: ignore[operator]  # its columns are not written here
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        """The columns that identify a row."""
-        return (*KERNEL_KEY, *self.own_key)
 
     def problem_text(self, problem: Problem) -> str:
         """Return the text that stands for a problem in rows of this kind."""
@@ -107,9 +102,9 @@ class Kind:
         row["measured_at"] = row["measured_at"].astimezone(UTC).isoformat(timespec="seconds")
         return row
 
-    def text_of_key(self, own: Mapping[str, Any]) -> str:
-        """Return the values of the kind's own key as one text."""
-        return json.dumps([own[name] for name in self.own_key])
+    def own_key_of(self, row: Mapping[str, Any]) -> list[Any]:
+        """Return the values of the kind's own key."""
+        return [row[name] for name in self.own_key]
 
 
 def rank(row: Mapping[str, Any]) -> int:
@@ -121,7 +116,7 @@ def rank(row: Mapping[str, Any]) -> int:
     if row.get("status") == UNLIKELY:
         return 0
     if row.get("busy_tries"):
-        return DISTURBED
+        return 1
     return 2 if RACED in row.get("notes", "").split() else 3
 
 
@@ -145,17 +140,24 @@ COMPARISON = Kind(
 )
 # A row lists all algorithms that an engine can run at a micro-batch size, measured or not.
 ENUMERATION = Kind("enumeration", {"micro_batch": Positive, "candidates": str}, ("micro_batch",))
-# A step is filed under the forward pass of its first convolution.
-STEP_TIME = Kind("step_time", columns_of(StepTime), ("step", "way"), keeps_mini_batch=True)
+# The time of a model's whole step, or of one call with all its passes, in one of several ways to run it.
+# `step` is the digest of all calls to convolutions in the step, or of the configurations of the passes. Steps
+# are filed under the forward pass of their first convolution.
+STEP_TIME = Kind(
+    "step_time",
+    {"step": str, "way": str, "time_ms": Measured},
+    ("step", "way"),
+    keeps_mini_batch=True,
+    of_version=True,
+)
 # `is_invariant` is 1 if an algorithm gives each sample of a micro-batch the bits that it gets alone, else 0.
 # A GPU's driver compiles some kernels, so another driver's outcome does not count.
 TRIAL = Kind(
     "trial",
     {"micro_batch": Positive, "algorithm": str, "driver": str, "is_invariant": Literal[0, 1]},
     ("micro_batch", "algorithm", "driver"),
+    of_version=True,
 )
 KINDS = (MEASUREMENT, COMPARISON, ENUMERATION, STEP_TIME, TRIAL)
-# The counts are about the programs that use one file, so they are neither exported nor merged.
-STEP_USES = Kind("step_uses", {"step": str, **columns_of(StepUses)}, ("step",), keeps_mini_batch=True)
 
 Row: TypeAlias = tuple[Kind, dict[str, Any]]

@@ -1,6 +1,7 @@
 """The measurements of similar kernels, which say something about a kernel that was not measured yet."""
 
 from functools import partial
+from itertools import islice
 
 from mucudnn._native import parse_descriptor
 from mucudnn.costs.cache import Cache
@@ -23,16 +24,13 @@ def find_similar(
         for other in _measured_kernels(cache, machine, kernel.pass_)
         if _family(other) == _family(kernel)
     ]
-    similar = list[tuple[Kernel, Measurement]]()
-    for other in sorted(known, key=partial(_distance, kernel)):
-        similar += [
-            (other, row)
-            for row in cache.measurements(machine, other)
-            if row.time_ms is not None and (row.busy_tries == 0 or machine.threads == 1)
-        ]
-        if len(similar) >= most:
-            break
-    return similar[:most]
+    similar = (
+        (other, row)
+        for other in sorted(known, key=partial(_distance, kernel))
+        for row in cache.measurements(machine, other)
+        if row.time_ms is not None and (row.busy_tries == 0 or machine.threads == 1)
+    )
+    return list(islice(similar, most))
 
 
 def _measured_kernels(cache: Cache, machine: Machine, pass_: str) -> list[Kernel]:

@@ -37,9 +37,9 @@ def find_missing(
 ) -> Worklist:
     """Return the candidates of these kernels that have no measurement in the cache.
 
-    With `again`, disturbed measurements that are due count as missing: see `Cache.due`. Candidates that need
-    more workspace than the last of the ascending `limits`, in bytes, are omitted; None sets no limit.
-    Candidates that exceed the bench's memory together with their tensors are listed separately. With
+    With `again`, disturbed measurements that are due count as missing: see `Cache.measurements`. Candidates
+    that need more workspace than the last of the ascending `limits`, in bytes, are omitted; None sets no
+    limit. Candidates that exceed the bench's memory together with their tensors are listed separately. With
     `undivided` a race also measures an undivided algorithm. Raises MucudnnError if a kernel's tensors alone
     exceed the memory.
     """
@@ -220,9 +220,7 @@ def _rows(bench: Bench, kernel: Kernel, again: bool) -> list[Measurement]:
     """
     rows: list[Measurement] = []
     for machine in (bench.machine, *(() if bench.source is None else (bench.source.machine,))):
-        due = bench.cache.due(machine, kernel) if again else set()
-        own = bench.cache.measurements(machine, kernel)
-        rows += [row for row in own if (row.micro_batch, row.algorithm) not in due]
+        rows += bench.cache.measurements(machine, kernel, due=not again)
     return rows
 
 

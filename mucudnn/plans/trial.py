@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mucudnn._native import Engine, Memory
+from mucudnn.costs.schema import TRIAL
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.buffers import extent
 from mucudnn.problems.kernels import Kernel
@@ -26,11 +27,13 @@ def is_invariant(bench: Bench, kernel: Kernel, algorithm: str) -> bool:
     """
     if extent(kernel.problem).total > bench.memory_cap:
         return False
-    key = bench.machine, bench.engine.driver, kernel, algorithm
-    outcome = bench.cache.trial(*key)
-    if outcome is None:
-        outcome = _Trial(bench.engine, kernel, algorithm).has_equal_bits()
-        bench.cache.add_trial(*key, is_invariant=outcome)
+    key = kernel.mini_batch, algorithm, bench.engine.driver
+    row = bench.cache.find(TRIAL, bench.machine, kernel, *key)
+    if row is not None:
+        return bool(row["is_invariant"])
+    outcome = _Trial(bench.engine, kernel, algorithm).has_equal_bits()
+    values = dict(zip(TRIAL.own_key, key, strict=True), is_invariant=int(outcome))
+    bench.cache.put(TRIAL, bench.machine, kernel, values)
     return outcome
 
 

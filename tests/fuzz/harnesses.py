@@ -13,9 +13,10 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+from cached_rows import key_of
+
 from mucudnn import _native, sizes
 from mucudnn.costs.exchange import format_rows, parse_rows
-from mucudnn.costs.file import Database
 from mucudnn.costs.journal import _decode, _is_forgotten, rows_of
 from mucudnn.costs.rows import CacheRows
 from mucudnn.costs.schema import KINDS, MEASUREMENT, Kind, Row
@@ -260,18 +261,18 @@ def _take_and_give_back(items: tuple[tuple[Kind, tuple[tuple[str, Any], ...]], .
     cache = _cache()
     try:
         cache.merge(rows)
-        kept = {(kind, *(row[name] for name in kind.key)): row for kind, row in cache.rows()}
+        kept = {(kind, *key_of(kind, row)): row for kind, row in cache.rows()}
     finally:
         cache.query("DELETE FROM rows")
     for kind, row in rows:
-        stored = kept[(kind, *(row[name] for name in kind.key))]
+        stored = kept[kind, *key_of(kind, row)]
         assert stored.keys() == row.keys()
 
 
 @lru_cache(maxsize=1)
 def _cache() -> CacheRows:
     """Return a cache in memory, which all inputs share: opening it takes longer than most of them."""
-    return CacheRows(Path("memory"), Database(Path("memory")))
+    return CacheRows(Path("memory"))
 
 
 # A JSON text cannot name these cells of sqlite.

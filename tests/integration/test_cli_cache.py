@@ -9,7 +9,7 @@ from command_line import Capture, exit_code
 
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import Listed, Machine, Measurement
-from mucudnn.costs.schema import FORMAT, KINDS
+from mucudnn.costs.schema import FORMAT, KINDS, TRIAL
 
 pytestmark = pytest.mark.usefixtures("cache_path")
 
@@ -44,7 +44,8 @@ def test_info_counts_the_rows_of_every_table(run: Run, cache_path: Path) -> None
     with Cache.open(cache_path) as cache:
         (machine,) = cache.machines()
         cache.add_step_times(machine, KERNEL, "a step", {"choices": 3.0, "stock": 4.0})
-        cache.add_trial(machine, "", KERNEL, "ALGORITHM", is_invariant=False)
+        trial = {"micro_batch": 8, "algorithm": "ALGORITHM", "driver": "", "is_invariant": 0}
+        cache.put(TRIAL, machine, KERNEL, trial)
     (counted,) = json.loads("".join(run("info", "--json")[1]))["machines"]
     assert {f"{kind.name}s" for kind in KINDS} <= counted.keys()
     assert {name: counted[name] for name in ("enumerations", "measurements", "step_times", "trials")} == {

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cached_rows import change_rows
@@ -16,7 +15,8 @@ from command_line import Capture, json_of, output_of
 from needs_torch import torch  # noqa: F401  # skips these tests without PyTorch
 
 from mucudnn.costs.cache import Cache
-from mucudnn.costs.schema import STEP_TIME, STEP_USES
+from mucudnn.costs.records import StepUses
+from mucudnn.costs.schema import STEP_TIME
 
 # The program runs steps by a simulated clock, on which a step with PyTorch's own convolutions takes another
 # time than one with mucudnn's. It prints which of them run in the end.
@@ -89,26 +89,25 @@ def test_a_run_that_measures_anew_replaces_them_at_once(run: Run, capsys: Captur
 
 
 def test_uses_of_a_comparison_are_counted_until_a_later_one_confirms_it(run: Run, cache_path: Path) -> None:
-    def kept() -> dict[str, Any]:
+    def kept() -> StepUses:
         with Cache.open(cache_path) as cache:
-            [counted] = cache.select(STEP_USES)
-        return counted
+            [counted] = cache.query("SELECT uses, checks FROM step_uses")
+        return StepUses(*counted)
 
     run(40, BUSY)
     run(10, BUSY)
-    assert kept()["checks"] == 0
-    assert 0 < kept()["uses"] <= 50
+    assert kept().checks == 0
+    assert 0 < kept().uses <= 50
     run(400, BUSY)
-    assert kept()["checks"] > 0
+    assert kept().checks > 0
 
 
 def test_deleted_times_leave_no_counts_of_their_uses(run: Run, capsys: Capture, cache_path: Path) -> None:
     run(40, BUSY)
     run(10, BUSY)
     with Cache.open(cache_path) as cache:
-        [counted] = cache.select(STEP_USES)
-        assert counted["uses"] > 0
+        assert cache.query("SELECT uses > 0 FROM step_uses") == [(1,)]
         change_rows(cache, STEP_TIME, lambda _: {"measured_at": "2020-01-01T00:00:00+00:00"})
     assert json_of(capsys, ["cache", "prune", "--older-than", "90", "--json"])["rows"] == 2
     with Cache.read_only(cache_path) as cache:
-        assert cache.select(STEP_USES) == []
+        assert cache.query("SELECT * FROM step_uses") == []

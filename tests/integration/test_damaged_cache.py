@@ -64,19 +64,6 @@ def count_rows(path: Path) -> int:
         return len(list(cache.rows()))
 
 
-def test_optimize_sets_a_damaged_cache_aside_and_begins_a_new_one(damaged: Path, capsys: Capture) -> None:
-    before = damaged.read_bytes()
-    assert main(["optimize", GOOD, "--no-run"]) == 0
-    aside = damaged.with_name("cache.sqlite.damaged")
-    warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Warning")]
-    assert len(warnings) == 1
-    assert warnings[0].startswith(f"Warning: the cache {damaged} is damaged: ")
-    assert warnings[0].endswith(f": it is now {aside}, and a new cache begins")
-    assert aside.read_bytes() == before
-    assert count_rows(damaged) > 0
-    assert "Warning" not in error_of(capsys, ["optimize", GOOD, "--no-run"], 0)
-
-
 def test_a_damaged_cache_that_cannot_be_set_aside_is_used_in_memory(
     damaged: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

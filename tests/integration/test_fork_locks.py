@@ -132,7 +132,7 @@ def slow(*arguments, **options):
     return made
 
 sqlite3.connect = slow
-thread = threading.Thread(target=Cache.in_memory(Path("none")).machines, daemon=True)
+thread = threading.Thread(target=Cache.in_memory, args=(Path("none"),), daemon=True)
 thread.start()
 stopped.wait()
 os.register_at_fork(before=go_on.set)  # called first, as it was registered last

@@ -157,45 +157,6 @@ thread.join()
     run_forking(program, tmp_path)
 
 
-# A lock of flock() belongs to the open file, which a child inherits.
-def test_a_child_does_not_keep_the_journal_locked_that_another_thread_reads(tmp_path: Path) -> None:
-    program = """
-import fcntl
-from mucudnn.costs import journal
-
-path = Path(os.environ["MUCUDNN_CACHE"])
-journal.journal_of(path).write_text("")
-read = journal._read
-
-def slow(*arguments):
-    stop()
-    return read(*arguments)
-
-def take():
-    with Cache.open(path) as cache:
-        journal.take_journal(cache)
-
-journal._read = slow
-thread = threading.Thread(target=take, daemon=True)
-thread.start()
-stopped.wait()
-parent_is_done, done = os.pipe()
-
-def in_child():
-    os.close(done)
-    os.read(parent_is_done, 1)
-
-child = fork(in_child)
-go_on.set()
-thread.join()
-with open(journal.journal_of(path)) as file:
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-os.close(done)
-assert status_of(child) == 0
-"""
-    run_forking(program, tmp_path)
-
-
 def test_a_child_names_a_plan_whose_digest_another_thread_computes(tmp_path: Path) -> None:
     program = """
 plan = mucudnn.Plan({"engine": "host"})

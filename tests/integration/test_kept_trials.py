@@ -70,12 +70,7 @@ def test_a_kept_outcome_decides_between_slices_and_larger_ones(path: Path, *, ou
     with Cache.open(path) as cache:
         bench = Bench(Engine(host_library()), cache, Listener(), Race())
         invariant_choice(bench, kernel, None)
-        made = [row for table, row in cache.rows() if table is TRIAL]
-        assert made
-        for row in made:
-            tried = kernel.at(row["micro_batch"])
-            cache.add_trial(bench.machine, "", tried, row["algorithm"], is_invariant=outcome)
-            assert cache.trial(bench.machine, "", tried, row["algorithm"]) is outcome
+        change_rows(cache, TRIAL, lambda _: {"is_invariant": int(outcome)})
         sizes = {part.micro_batch for part in invariant_choice(bench, kernel, None).parts}
     assert (sizes != {1}) is outcome
 

@@ -27,6 +27,7 @@ from typing import Any
 
 import needs_torch  # noqa: F401
 import pytest
+from cached_rows import key_of
 from programs import SHIM, compile_c, environment, preload
 from random_cases import cases
 
@@ -98,7 +99,7 @@ def everything() -> list[dict[str, Any]]:
 
 
 def keys_of(rows: Iterable[Row]) -> set[tuple[Any, ...]]:
-    return {(kind.name, *(row[name] for name in kind.key)) for kind, row in rows}
+    return {(kind.name, *key_of(kind, row)) for kind, row in rows}
 
 
 def keys_in(cache: Path) -> set[tuple[Any, ...]]:

@@ -1,6 +1,8 @@
 import json
 import os
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,7 +19,7 @@ from mucudnn.costs.schema import FORMAT, MEASUREMENT
 from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.forks import no_fork
 from mucudnn.problems.kernels import Kernel
-from mucudnn.solver import Configuration, MicroConfiguration
+from mucudnn.solver import ChannelGroup, ChannelGroups, Configuration, MicroConfiguration
 
 WHOLE = Configuration((MicroConfiguration(8, "A", 2.0, 0),))
 HALVES = Configuration((MicroConfiguration(4, "B", 0.5, 0),) * 2)
@@ -35,8 +37,8 @@ def measurement(
 
 
 def connection_of(cache: Cache) -> sqlite3.Connection:
-    assert cache._database._connection is not None
-    return cache._database._connection
+    assert cache._connection is not None
+    return cache._connection
 
 
 def test_a_measurement_serves_every_mini_batch_of_the_geometry(path: Path) -> None:
@@ -91,25 +93,25 @@ def test_an_undisturbed_measurement_replaces_a_disturbed_one_and_never_the_rever
         assert cache.measurements(HERE, KERNEL) == [later]
 
 
-def test_a_disturbed_measurement_is_due_after_a_time_that_doubles(path: Path) -> None:
-    measured = datetime(2026, 1, 1, tzinfo=UTC)
-    with Cache.open(path) as cache:
-        for tries in (1, 2, 5):
-            row = measurement(busy_tries=tries)
-            later = MEASUREMENT.row(HERE, KERNEL, vars(row), measured_at=measured.isoformat())
-            cache.merge([(MEASUREMENT, later)])
-            pause = timedelta(minutes=2**tries)
-            assert cache.due(HERE, KERNEL, measured + pause - timedelta(seconds=1)) == set()
-            assert cache.due(HERE, KERNEL, measured + pause) == {(4, "ALGORITHM")}
-            measured += timedelta(days=1)
+@pytest.mark.parametrize("tries", [1, 2, 5])
+def test_a_disturbed_measurement_is_due_after_a_time_that_doubles(tries: int, path: Path) -> None:
+    row, pause = measurement(busy_tries=tries), timedelta(minutes=2**tries)
+    for age, kept in ((pause - timedelta(seconds=30), [row]), (pause, [])):
+        measured_at = (datetime.now(UTC) - age).isoformat()
+        with Cache.in_memory(path) as cache:
+            cache.merge([(MEASUREMENT, MEASUREMENT.row(HERE, KERNEL, vars(row), measured_at=measured_at))])
+            assert cache.measurements(HERE, KERNEL) == [row]
+            assert cache.measurements(HERE, KERNEL, due=False) == kept
 
 
 def test_a_disturbed_measurement_is_due_however_slow_it_looks(path: Path) -> None:
-    later = datetime.now(UTC) + timedelta(days=1)
+    fastest = replace(measurement(time=1.0), algorithm="FASTEST")
+    disturbed = replace(measurement(time=30.0, busy_tries=1), algorithm="DISTURBED")
+    old = "2026-01-01T00:00:00+00:00"
     with Cache.open(path) as cache:
-        cache.add(HERE, KERNEL, replace(measurement(time=1.0), algorithm="FASTEST"))
-        cache.add(HERE, KERNEL, replace(measurement(time=30.0, busy_tries=1), algorithm="DISTURBED"))
-        assert cache.due(HERE, KERNEL, later) == {(4, "DISTURBED")}
+        for row in (fastest, disturbed):
+            cache.merge([(MEASUREMENT, MEASUREMENT.row(HERE, KERNEL, vars(row), measured_at=old))])
+        assert cache.measurements(HERE, KERNEL, due=False) == [fastest]
 
 
 def test_a_process_that_measures_again_does_not_see_earlier_rows(
@@ -147,6 +149,11 @@ def test_a_comparison_is_kept_by_kernel_and_both_configurations(path: Path) -> N
         assert (
             cache.comparison(HERE, Kernel(PROBLEM.replace(mini_batch=16), "forward"), WHOLE, HALVES) is None
         )
+        groups, others = (ChannelGroups((ChannelGroup(n, HALVES),) * (8 // n)) for n in (4, 2))
+        cache.add_comparison(HERE, KERNEL, HALVES, groups, compared)
+        assert cache.comparison(HERE, KERNEL, HALVES, groups) == compared
+        assert cache.comparison(HERE, KERNEL, WHOLE, groups) is None
+        assert cache.comparison(HERE, KERNEL, HALVES, others) is None
     assert compared.speedup == 2.0
 
 
@@ -180,6 +187,20 @@ def test_uses_of_step_times_are_counted_until_these_are_measured_again(path: Pat
         assert cache.add_uses(*key, 0) == (0, 3)
 
 
+def test_uses_that_are_counted_at_once_are_all_counted(path: Path) -> None:
+    key = HERE, KERNEL, "one"
+
+    def count(_: int) -> None:
+        with Cache.open(path) as cache:
+            for _ in range(25):
+                cache.add_uses(*key, 1)
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(count, range(4)))
+    with Cache.open(path) as cache:
+        assert cache.add_uses(*key, 0) == (100, 0)
+
+
 def test_the_file_says_what_it_is(path: Path) -> None:
     with Cache.open(path) as cache:
         cache.add(HERE, KERNEL, measurement())
@@ -195,7 +216,15 @@ def test_the_file_says_what_it_is(path: Path) -> None:
     assert json.loads(content)["time_ms"] == 1.5
 
 
-@pytest.mark.parametrize("content", [b"not a cache", b"SQLite format 3\0" + bytes(84), b"\0"])
+def another_programs_database() -> bytes:
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.execute("CREATE TABLE theirs (x)")
+        return database.serialize()
+
+
+@pytest.mark.parametrize(
+    "content", [b"not a cache", b"SQLite format 3\0" + bytes(84), b"\0", another_programs_database()]
+)
 def test_a_file_that_is_no_cache_is_never_touched(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(content)
@@ -205,17 +234,6 @@ def test_a_file_that_is_no_cache_is_never_touched(content: bytes, tmp_path: Path
         assert caught.value.exit_code == 1
     assert path.read_bytes() == content
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_another_programs_database_is_never_touched(tmp_path: Path) -> None:
-    path = tmp_path / "other.sqlite"
-    database = sqlite3.connect(path)
-    database.execute("CREATE TABLE theirs (x)")
-    database.close()
-    before = path.read_bytes()
-    with pytest.raises(MucudnnError, match="not a mucudnn cache"):
-        Cache.open(path)
-    assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -322,13 +340,16 @@ def test_rows_are_removed_by_age_or_machine(path: Path) -> None:
 
 def test_a_damaged_cache_is_set_aside_whole_after_one_message(path: Path) -> None:
     listener = Recorder()
-    for aside in ("cache.sqlite.damaged", "cache.sqlite.damaged.2"):
+    for aside in ("cache.sqlite.damaged", "cache.sqlite.damaged.again"):
         Cache.open(path).__exit__()
         content = path.read_bytes()[:100] + b"\xff" * 4000
         path.write_bytes(content)
         with Cache.open(path, listener=listener) as cache:
             assert cache.kept
             assert cache.machines() == []
+            cache.add(HERE, KERNEL, measurement())
+        with Cache.open(path, listener=listener) as cache:
+            assert cache.measurements(HERE, KERNEL) == [measurement()]
         assert path.with_name(aside).read_bytes() == content
         assert f": it is now {path.with_name(aside)}, and a new cache begins" in listener.messages[-1]
     assert len(listener.messages) == 2

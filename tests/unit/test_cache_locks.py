@@ -1,4 +1,4 @@
-"""A process waits once for a cache or a journal that another process keeps locked, and goes on without it."""
+"""A process waits once for a cache that another process keeps locked, and goes on without it."""
 
 from __future__ import annotations
 
@@ -14,27 +14,22 @@ from typing import Any
 
 import pytest
 from cached_rows import HERE, KERNEL
-from journals import PLAIN, journal
 from recorder import Recorder
 
 from mucudnn.costs.cache import Cache
-from mucudnn.costs.file import LockedError
-from mucudnn.costs.journal import journal_of
+from mucudnn.costs.file import CacheError
 from mucudnn.costs.records import Measurement
 
 MEASURED = Measurement(8, "ALGORITHM", "CUDNN_STATUS_SUCCESS", 0, "", 1.0)
-HOLD = {
-    "transaction": "import sqlite3; held = sqlite3.connect(path, isolation_level=None)\n"
-    "held.execute('BEGIN IMMEDIATE')",
-    "journal": "import fcntl; held = open(path + '.journal', 'a'); fcntl.flock(held, fcntl.LOCK_EX)",
-}
+HOLD = """import sqlite3, sys; held = sqlite3.connect(sys.argv[1], isolation_level=None)
+held.execute("BEGIN IMMEDIATE")
+print("held", flush=True); sys.stdin.read()"""
 
 
 @contextmanager
-def locked_by_another_process(path: Path, how: str) -> Iterator[None]:
-    script = f"import sys; path = sys.argv[1]\n{HOLD[how]}\nprint('held', flush=True); sys.stdin.read()"
+def locked_by_another_process(path: Path) -> Iterator[None]:
     with subprocess.Popen(
-        [sys.executable, "-c", script, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOLD, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
@@ -48,13 +43,12 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "cache.sqlite"
     monkeypatch.setenv("MUCUDNN_CACHE", str(path))
     Cache.open(path).__exit__()
-    journal_of(path).write_text(journal("host", PLAIN))
     return path
 
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Return the waits: seconds that a connection to sqlite would wait for a lock, and pauses in our code."""
+    """Return the seconds that each connection to sqlite would wait for a lock."""
     waits: list[float] = []
     connect = sqlite3.connect
 
@@ -63,9 +57,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         return connect(*arguments, timeout=timeout, **options)
 
     monkeypatch.setattr("mucudnn.costs.file.WAITING_SECONDS", 0.05)
-    monkeypatch.setattr("mucudnn.costs.journal.WAITING_SECONDS", 0.05)
     monkeypatch.setattr("sqlite3.connect", connect_noting)
-    monkeypatch.setattr("time.sleep", waits.append)
     return waits
 
 
@@ -79,7 +71,7 @@ def use(listener: Recorder) -> bool:
 
 def test_a_locked_cache_is_waited_for_once_and_told_once(path: Path, waits: list[float]) -> None:
     listener = Recorder()
-    with locked_by_another_process(path, "transaction"):
+    with locked_by_another_process(path):
         assert not use(listener)
         assert any(waits)
         waits.clear()
@@ -92,24 +84,9 @@ def test_a_locked_cache_is_waited_for_once_and_told_once(path: Path, waits: list
     assert not any(waits)
 
 
-def test_a_locked_journal_is_waited_for_once_and_told_once(path: Path, waits: list[float]) -> None:
-    listener, pause = Recorder(), 0.01
-    with locked_by_another_process(path, "journal"):
-        assert use(listener)
-        assert pause in waits
-        waits.clear()
-        assert all(use(listener) for _ in range(2))
-        (message,) = listener.messages
-        assert str(journal_of(path)) in message
-    with Cache.of_user(listener, needed=False) as cache:  # the lock is free again
-        assert cache.query("SELECT count(*) FROM taken_journal") == [(1,)]
-    assert len(listener.messages) == 1
-    assert pause not in waits
-
-
 def test_a_lock_that_comes_while_the_cache_is_open_is_the_same_wait(path: Path, waits: list[float]) -> None:
     listener = Recorder()
-    with Cache.of_user(listener, needed=False) as cache, locked_by_another_process(path, "transaction"):
+    with Cache.of_user(listener, needed=False) as cache, locked_by_another_process(path):
         waits.clear()
         cache.add(HERE, KERNEL, MEASURED)
         assert cache.measurements(HERE, KERNEL) == [MEASURED]
@@ -120,7 +97,7 @@ def test_a_lock_that_comes_while_the_cache_is_open_is_the_same_wait(path: Path, 
 
 
 def test_a_lock_that_is_soon_free_is_waited_for(path: Path) -> None:
-    lock = locked_by_another_process(path, "transaction")
+    lock = locked_by_another_process(path)
     lock.__enter__()
     free = threading.Timer(0.2, lock.__exit__, (None, None, None))
     free.start()
@@ -130,8 +107,8 @@ def test_a_lock_that_is_soon_free_is_waited_for(path: Path) -> None:
 
 
 def test_a_needed_cache_that_is_locked_is_an_error(path: Path, waits: list[float]) -> None:
-    with locked_by_another_process(path, "transaction"):
-        with pytest.raises(LockedError, match="is locked by another process"):
+    with locked_by_another_process(path):
+        with pytest.raises(CacheError, match="is locked by another process"):
             Cache.of_user(Recorder(), needed=True)
         with Cache.read_only(path) as cache:  # readers need no lock of a writer
             assert cache.machines() == []

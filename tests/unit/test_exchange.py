@@ -19,7 +19,7 @@ from mucudnn.costs.records import (
 )
 from mucudnn.costs.schema import ENUMERATION, FORMAT, KINDS, MEASUREMENT, TRIAL, Row
 from mucudnn.errors import MucudnnError, NewerFileError
-from mucudnn.solver import ChannelGroup, ChannelGroups, Configuration, MicroConfiguration
+from mucudnn.solver import Configuration, MicroConfiguration
 
 WHOLE = Configuration((MicroConfiguration(8, "A", 2.0, 0),))
 HALVES = Configuration((MicroConfiguration(4, "B", 0.5, 0),) * 2)
@@ -167,15 +167,3 @@ def test_columns_change_only_with_the_number_of_the_format(tmp_path: Path) -> No
         assert cache.merge(parse_rows(lines, "a file")) == len(lines) - 1
         assert {kind for kind, _ in cache.rows()} == {*KINDS}
         assert list(format_rows(cache.rows())) == lines
-
-
-def test_a_comparison_of_groups_is_kept_by_the_division_and_the_groups() -> None:
-    groups, other = (ChannelGroups((ChannelGroup(n, HALVES),) * (8 // n)) for n in (4, 2))
-    compared = Comparison(10.0, 4.0, 0.1, 0.2)
-    with Cache.in_memory(Path("none")) as cache:
-        cache.add_comparison(HERE, KERNEL, HALVES, groups, compared)
-        assert cache.comparison(HERE, KERNEL, HALVES, groups) == compared
-        assert cache.comparison(HERE, KERNEL, WHOLE, groups) is None
-        assert cache.comparison(HERE, KERNEL, HALVES, other) is None
-        assert cache.comparison(HERE, KERNEL, WHOLE, HALVES) is None
-    assert compared.speedup == 2.5

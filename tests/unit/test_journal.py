@@ -1,10 +1,14 @@
 """The journal that drop-ins write becomes rows of the cache."""
 
+from pathlib import Path
+
 import pytest
 from journals import PLAIN, journal
 
-from mucudnn.costs.journal import rows_of
+from mucudnn.costs.cache import Cache
+from mucudnn.costs.journal import journal_of, rows_of
 from mucudnn.costs.schema import ENUMERATION, MEASUREMENT
+from mucudnn.listener import Listener
 
 KEY = PLAIN.replace("mb4", "")
 
@@ -37,3 +41,11 @@ def test_the_times_of_a_race_are_marked_so_that_a_thorough_command_replaces_them
     for kind, notes in (("race", "deterministic raced"), ("thorough", "deterministic")):
         (_, measured), _ = rows_of(text.replace("threads 1\n", f"measuring {kind}\nthreads 1\n"))
         assert measured["notes"] == notes
+
+
+def test_a_document_is_taken_once_it_is_written_whole(cache_path: Path) -> None:
+    text = journal("host", PLAIN)
+    for written, rows in ((text[: len(text) // 2], 0), (text[:-3], 0), (text, 2), (text + text[:-3], 2)):
+        journal_of(cache_path).write_text(written)
+        with Cache.of_user(Listener(), needed=True) as cache:
+            assert len(list(cache.rows())) == rows

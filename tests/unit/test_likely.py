@@ -164,7 +164,7 @@ def test_a_smaller_limit_brings_unlikely_algorithms_back(cache: Cache) -> None:
     engine.algorithms["WINOGRAD_NONFUSED"] = FakeAlgorithm(lambda n: 0.0, lambda n: n * 100 * MB)
     unlikely = [row for row in cache.select(MEASUREMENT) if row["time_ms"] is None]
     cache.query("DELETE FROM rows")
-    cache.put(*((MEASUREMENT, row | {"workspace": 200 * MB}) for row in unlikely))
+    cache.merge((MEASUREMENT, row | {"workspace": 200 * MB}) for row in unlikely)
     assert race(cache, engine, FIRST, 64 * MB) & left_out
 
 
