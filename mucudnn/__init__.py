@@ -35,10 +35,13 @@ __all__ = [
     "read_plan",
     "write_plan",
 ]
+_PACKAGES = ("solver", "torch")
 
 
 def __getattr__(name: str) -> object:
     """Import a public name when it is first used, so that `import mucudnn` alone is fast."""
+    if name in _PACKAGES:
+        return load(f"mucudnn.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'mucudnn' has no attribute '{name}'")
     module = "plans.any_plan" if name == "read_plan" else "plans.plan"
@@ -49,4 +52,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    packages = [name for name in _PACKAGES if name != "torch" or find_spec(name)]
+    return sorted([*__all__, *packages, "__version__"])

@@ -3,7 +3,9 @@
 Errors of the Python functions are also subclasses of a fitting built-in error.
 """
 
+import difflib
 import sys
+from collections.abc import Iterable
 from typing import TypeVar
 
 E = TypeVar("E", bound=Exception)
@@ -39,6 +41,12 @@ def shown(value: object) -> str:
     except Exception:
         return f"a {type(value).__name__}"
     return text if len(text) <= _LONGEST else f"a {type(value).__name__}, {text[: _LONGEST // 2]}…"
+
+
+def suggestion(word: str, names: Iterable[str]) -> str:
+    """Return `: did you mean …?` with the names that resemble a word most, or `.` if none does."""
+    near = difflib.get_close_matches(word.lower(), names, n=2, cutoff=0.5)
+    return f": did you mean {' or '.join(near)}?" if near else "."
 
 
 class MucudnnError(Exception):

@@ -10,7 +10,6 @@ from threading import Lock
 from mucudnn import settings
 from mucudnn._native import Division, Engine, EngineError, KeptFilter, Problem, refusal_of_slices
 from mucudnn.arrays.call import (
-    LogListener,
     PassCall,
     PlanOrPath,
     geometry,
@@ -33,7 +32,7 @@ from mucudnn.plans.verify import machine_differences
 from mucudnn.problems.descriptor import short_text
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.shapes import Shape
-from mucudnn.sizes import doubt_limit, format_size, parse_limit
+from mucudnn.sizes import format_size, parse_limit
 from mucudnn.solver import ChannelGroups, Configuration, MicroConfiguration, is_tiled
 
 _logger = logging.getLogger("mucudnn")
@@ -240,8 +239,6 @@ def _prepare(
             limit = parse_limit(known.header[LIMIT])  # a batch-invariant plan chooses for all kernels
         choice = choose(device.engine, kernel, limit, source, may_measure, call)
         configuration = choice.configuration
-    if doubt := doubt_limit(call.workspace):  # no choice refused the limit
-        LogListener().message(f"Warning: {doubt}")
     if refusal := refusal_of_slices(kernel, slice_count(configuration)):
         raise UsageError(f"the plan cannot be followed: {refusal}; make the plan again")
     stock = tuple(part.size for part in configuration.parts if part.algorithm == STOCK)

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from mucudnn import __version__
 from mucudnn._native import EngineError
-from mucudnn.errors import MucudnnError, UsageError
+from mucudnn.errors import MucudnnError, UsageError, suggestion
 from mucudnn.output.printable import printable
 from mucudnn.output.streams import fill, reserve_stdout
 from mucudnn.settings import SETTINGS
@@ -56,6 +56,12 @@ class Parser(argparse.ArgumentParser):
             return parse(text)
         except UsageError as error:
             raise argparse.ArgumentError(action, str(error)) from None
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            names = [str(choice) for choice in action.choices]
+            hint = suggestion(str(value), names)
+            raise argparse.ArgumentError(action, f"there is no '{value}'{hint} There are {', '.join(names)}")
 
     def error(self, message: str) -> NoReturn:
         """Exit with the code 2 after one line."""

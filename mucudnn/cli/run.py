@@ -21,7 +21,7 @@ from mucudnn.errors import MucudnnError, NoEngineError, UsageError
 from mucudnn.measuring.engines import chosen_library
 from mucudnn.output.streams import restore_stdout
 from mucudnn.plans.plan import Plan
-from mucudnn.sizes import doubt_limit, parse_limit, spell_limit
+from mucudnn.sizes import parse_limit, spell_limit
 
 HELP = "run a program with mucudnn in front of its cuDNN"
 DESCRIPTION = (
@@ -132,8 +132,6 @@ def _variables(arguments: argparse.Namespace) -> dict[str, str]:
         say(f"Next: mucudnn optimize {file}")
         return {settings.RECORD.variable: file, settings.MODE.variable: "record"}
     if "workspace" in arguments:
-        if doubt := doubt_limit(arguments.workspace):
-            say(f"Warning: {doubt}")
         variables[settings.WORKSPACE_LIMIT] = spell_limit(arguments.workspace)
     if _disable_autotuning(os.environ.get("XLA_FLAGS", "")):
         # XLA still asks for the workspace of each plan, so the drop-in cannot know this by itself.

@@ -6,12 +6,11 @@ Use these figures to compare plans, not to predict the time of a training step.
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from dataclasses import dataclass
 
-from mucudnn.errors import UsageError, shown
+from mucudnn.errors import UsageError, shown, suggestion
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import usable_sizes
 from mucudnn.problems.steps import DATA_TYPES
@@ -106,8 +105,7 @@ def find_device(name: str) -> ModelledDevice:
     """Return the modelled device of this name. Raises UsageError."""
     if name in DEVICES:
         return DEVICES[name]
-    near = difflib.get_close_matches(str(name).lower(), DEVICES, n=1)
-    hint = f": did you mean {near[0]}?" if near else "."
+    hint = suggestion(str(name), DEVICES)
     raise UsageError(f"{shown(name)} is not a modelled device{hint} There are {', '.join(DEVICES)}")
 
 

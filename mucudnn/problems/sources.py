@@ -5,7 +5,6 @@ A bundled network is built with all of its layers, or it is a list of convolutio
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mucudnn._native import Problem, parse_descriptor
-from mucudnn.errors import UsageError, raised_here, shown
+from mucudnn.errors import UsageError, raised_here, shown, suggestion
 from mucudnn.forks import no_fork
 from mucudnn.input import MOST_BYTES_OF_LINES, expanded, read_text
 from mucudnn.problems.kernels import DEFAULT_BATCH, Kernel, merge_kernels
@@ -170,9 +169,7 @@ def _explain_unknown(source: str) -> str:
     if Path(source).suffix or Path(source).name != source:
         return f"there is no file '{source}'"
     names = bundled_networks()
-    near = difflib.get_close_matches(source.lower(), names, n=2, cutoff=0.5)
-    hint = f": did you mean {' or '.join(near)}?" if near else "."
     return (
-        f"'{source}' is not a network, a file or a descriptor{hint} "
+        f"'{source}' is not a network, a file or a descriptor{suggestion(source, names)} "
         f"The networks are {', '.join(names)}; a descriptor looks like mb64_ic64ih27_oc192_kh5_ph2"
     )

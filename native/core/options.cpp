@@ -76,21 +76,37 @@ std::int64_t parse_size(const std::string& text) {
     fraction = take_digits(rest);
     is_number = is_number && !fraction.empty();
   }
-  rest = trimmed(rest);
-  const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  const auto unit = rest.empty() ? std::begin(units) : std::find(std::begin(units), std::end(units), rest);
-  if (!is_number || unit == std::end(units)) {
-    reject(quoted(text), " is not a size: give bytes, or a number with KiB, MiB, GiB or TiB, such as 64MiB");
+  std::string name(trimmed(rest));
+  for (char& c : name) {
+    if ('A' <= c && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
   }
+  static constexpr std::pair<std::string_view, std::int64_t> units[] = {{"", 1},
+                                                                        {"b", 1},
+                                                                        {"kb", 1'000},
+                                                                        {"kib", 1 << 10},
+                                                                        {"mb", 1'000'000},
+                                                                        {"mib", 1 << 20},
+                                                                        {"gb", 1'000'000'000},
+                                                                        {"gib", 1 << 30},
+                                                                        {"tb", 1'000'000'000'000},
+                                                                        {"tib", std::int64_t{1} << 40}};
+  const auto unit =
+      std::find_if(std::begin(units), std::end(units), [&](const auto& each) { return each.first == name; });
+  if (!is_number || unit == std::end(units))
+    reject(quoted(text), " is not a size: give a number with KiB, MiB, GiB or TiB, such as 64MiB");
   if (whole.size() + fraction.size() > kMostDigits)
     reject("the size '", text.substr(0, 20), "…' has more than ", kMostDigits, " digits");
   unsigned __int128 bytes = 0;
   for (const std::string_view digits : {whole, fraction}) {
     for (const char digit : digits) bytes = bytes * 10 + static_cast<unsigned>(digit - '0');
   }
-  bytes <<= 10 * std::distance(std::begin(units), unit);
+  bytes *= static_cast<unsigned __int128>(unit->second);
   for (std::size_t i = 0; i < fraction.size(); ++i) bytes /= 10;
   if (bytes >> 63 != 0) reject("the size '", text, "' is too large: it must be below 2^63 bytes");
+  if (0 < bytes && bytes < 1024 && name.empty()) {
+    const std::string number = std::to_string(static_cast<int>(bytes));
+    reject("the size '", text, "' has no unit: write ", number, "MiB, or ", number, "B for bytes");
+  }
   return static_cast<std::int64_t>(bytes);
 }
 

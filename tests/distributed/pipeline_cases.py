@@ -95,7 +95,7 @@ def error_of(depth: int, change: str) -> str:
         elif change == "targets":
             y = y[:6]
         elif change == "memory":
-            BidirectionalPipeline(stages, mesh, mse_loss, "auto", example=x, memory="100")
+            BidirectionalPipeline(stages, mesh, mse_loss, "auto", example=x, memory="100B")
         elif change == "example":
             BidirectionalPipeline(stages, mesh, mse_loss, "auto")
         BidirectionalPipeline(stages, mesh, mse_loss, schedule, replications).step(x, y)
@@ -150,7 +150,7 @@ def choose(depth: int) -> tuple[str, str]:
         stages = make_stages(depth)
         if memory == "least":
             try:
-                BidirectionalPipeline(stages, mesh, mse_loss, "auto", 2, example=x, memory=1)
+                BidirectionalPipeline(stages, mesh, mse_loss, "auto", 2, example=x, memory="1B")
             except MucudnnError as error:
                 memory = str(error).rpartition("the least is ")[2].split()[0]
         pipeline = BidirectionalPipeline(stages, mesh, mse_loss, "auto", 2, example=x, memory=memory)

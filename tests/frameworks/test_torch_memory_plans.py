@@ -162,11 +162,11 @@ def test_features_without_a_head_fit_any_memory_from_the_floor_on(end: str) -> N
         ({"memory": 1.5}, ArgumentTypeError, "memory is 1.5: give bytes"),
         ({"memory": "0"}, NothingFitsError, "does not fit 0 bytes"),
         ({"memory": 2**63}, UsageError, "below 2\\^63 bytes"),
-        ({"memory": 1, "host_memory": -1}, UsageError, "host_memory is -1: it must be at least 0"),
-        ({"memory": 1, "bandwidth": float("nan")}, UsageError, "bandwidth is nan"),
-        ({"memory": 1, "bandwidth": "fast"}, ArgumentTypeError, "bandwidth is 'fast': give bytes per"),
-        ({"memory": 1, "device": "h20"}, UsageError, "'h20' is not a modelled device: did you mean h200"),
-        ({"memory": 1, "device": None}, UsageError, "the model is not on a CUDA device"),
+        ({"memory": 2**30, "host_memory": -1}, UsageError, "host_memory is -1: it must be at least 0"),
+        ({"memory": 2**30, "bandwidth": float("nan")}, UsageError, "bandwidth is nan"),
+        ({"memory": 2**30, "bandwidth": "fast"}, ArgumentTypeError, "bandwidth is 'fast': give bytes per"),
+        ({"memory": 2**30, "device": "h20"}, UsageError, "'h20' is not a modelled device: did you mean h200"),
+        ({"memory": 2**30, "device": None}, UsageError, "the model is not on a CUDA device"),
     ],
 )
 def test_invalid_input_is_named(options: dict[str, Any], error: type[Exception], message: str) -> None:

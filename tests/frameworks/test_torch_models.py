@@ -179,10 +179,15 @@ def test_subclasses_with_most_of_the_weights_are_named() -> None:
     assert f"{text}." in str(mt.summary(model, torch.ones(2, 3, 6, 6)))
 
 
+def test_only_a_module_is_converted() -> None:
+    with pytest.raises(TypeError, match=r"the model is 'resnet18': give a torch\.nn\.Module"):
+        mt.convert("resnet18")
+
+
 @pytest.mark.parametrize(
     ("options", "error", "says"),
     [
-        ({"workspace": "8MB"}, ValueError, "'8MB' is not a size"),
+        ({"workspace": "8M"}, ValueError, "'8M' is not a size"),
         ({"plan": "no.plan"}, MucudnnError, "no.plan cannot be read"),
         ({"plan": 1}, TypeError, "plan is int"),
     ],

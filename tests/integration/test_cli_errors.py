@@ -30,7 +30,8 @@ GOOD = "mb4_ic4ih8_oc4_kh3"
         (("optimize", "ic4ih8_oc4_kh3", "--batch", "0"), "the mini-batch must be from 1"),
         (("optimize", "mb0_ic4ih8_oc4_kh3"), "mini-batch (mb) is 0"),
         (("optimize", GOOD, "--workspace", "12XB"), "'12XB' is not a size"),
-        (("optimize", GOOD, "--workspace", "1", "--total-workspace", "1"), "not allowed with"),
+        (("optimize", GOOD, "--workspace", "64"), "'64' has no unit: write 64MiB"),
+        (("optimize", GOOD, "--workspace", "1B", "--total-workspace", "1B"), "not allowed with"),
         (("optimize", "nowhere:build", "--input", "1x3x8x8"), "No module named 'nowhere'"),
         (("optimize", "math:no", "--input", "1x3x8x8"), "no attribute 'no'"),
         (("optimize", "resnet50", "--input", "1x3x8y8"), "'1x3x8y8' is not a shape"),
@@ -39,7 +40,7 @@ GOOD = "mb4_ic4ih8_oc4_kh3"
         (("optimize", GOOD, "--batch-policy", "some"), "'some'"),
         (("optimize", GOOD, "--threads", "0"), "'0' is not a number of threads"),
         (("optimize",), "required"),
-        (("fly",), "'fly'"),
+        (("optimise",), "there is no 'optimise': did you mean optimize?"),
         ((), "required"),
     ],
 )
@@ -75,7 +76,8 @@ def hungry_cache(path: Path) -> None:
 def test_a_limit_that_nothing_fits_is_exit_code_3(limit: str, cache_path: Path, capsys: Capture) -> None:
     hungry_cache(cache_path)
     capsys.readouterr()
-    code, line = failure_of(capsys, "optimize", GOOD, "--inference", limit, "10", "--replay", str(cache_path))
+    arguments = "optimize", GOOD, "--inference", limit, "10B", "--replay", str(cache_path)
+    code, line = failure_of(capsys, *arguments)
     assert code == 3
     assert "nothing fits 10 B of workspace" in line
     assert "1000 bytes" in line

@@ -207,22 +207,9 @@ def test_cells_of_a_cache_are_printed_as_text(cache_path: Path, capsys: Capture)
     assert "[/red][bold]" in text
 
 
-@pytest.mark.parametrize(("limit", "warned"), [("64", True), ("4096", False), ("0", False)])
-def test_a_limit_without_a_unit_draws_a_warning(limit: str, warned: bool) -> None:
-    command = [sys.executable, "-m", "mucudnn", "run", "--workspace", limit, "--", "true"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0
-    assert ("Warning: the limit is 64 bytes: write 64MiB if you meant that" in done.stderr) == warned
-
-
-@pytest.mark.parametrize(
-    ("limit", "warned"),
-    [(64, True), ("64", True), ("64B", False), ("1KiB", False), (4096, False), (0, False)],
-)
-def test_a_workspace_without_a_unit_draws_a_warning(
-    limit: int | str, warned: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.parametrize("limit", [64, "64"])
+def test_a_small_workspace_without_a_unit_is_refused(limit: int | str) -> None:
     x, w = np.ones((2, 4, 8, 8), np.float32), np.ones((4, 4, 3, 3), np.float32)
-    mucudnn.convolution_forward(x, w, workspace=limit)
-    levels = [record.levelname for record in caplog.records if "write 64MiB" in record.message]
-    assert levels == ["WARNING"] * warned
+    with pytest.raises(UsageError, match=r"'64' has no unit: write 64MiB"):
+        mucudnn.convolution_forward(x, w, workspace=limit)
+    mucudnn.convolution_forward(x, w, workspace="64B")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from importlib.util import find_spec
 from unittest.mock import Mock
 
 import numpy as np
@@ -243,6 +244,8 @@ def test_importing_imports_no_framework_nor_numpy() -> None:
 
 
 def test_a_missing_name_is_an_attribute_error() -> None:
-    assert "convolution_forward" in dir(mucudnn)
+    assert {"convolution_forward", "solver", "__version__"} <= {*dir(mucudnn)}
+    assert ("torch" in dir(mucudnn)) == (find_spec("torch") is not None)
+    assert not {"load", "annotations", "TYPE_CHECKING"} & {*dir(mucudnn)}
     with pytest.raises(AttributeError, match="no attribute 'convolution_sideways'"):
         mucudnn.convolution_sideways  # noqa: B018 (looking it up is the test)

@@ -143,7 +143,10 @@ def check_call(problem: Problem, pass_: str, alpha: float, beta: float, odd: dic
     tuples = {name: (arguments({})[name],) * dims_of(problem) for name in ("stride", "padding", "dilation")}
     dispatch._prepared.clear()
     cold = outcome(pass_, arguments(odd))
-    results = [outcome(pass_, arguments(meant)), outcome(pass_, arguments(meant) | tuples | {"workspace": 7})]
+    results = [
+        outcome(pass_, arguments(meant)),
+        outcome(pass_, arguments(meant) | tuples | {"workspace": "7B"}),
+    ]
     warm = outcome(pass_, arguments(odd))
     if len(meant) == len(odd):
         results += [cold, warm]

@@ -11,26 +11,34 @@ from mucudnn.sizes import format_size, parse_limit, parse_size, spell_limit
     ("text", "size"),
     [
         ("0", 0),
-        ("1", 1),
+        ("4096", 4096),
         ("64MiB", 64 * 2**20),
         ("1.5GiB", 3 * 2**29),
         ("8 KiB", 8192),
         ("2TiB", 2**41),
         ("12B", 12),
+        ("16mib", 2**24),
+        ("64MB", 64 * 10**6),
     ],
 )
-def test_a_size_is_bytes_or_a_number_with_a_binary_unit(text: str, size: int) -> None:
+def test_a_size_is_bytes_or_a_number_with_a_unit(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
 @pytest.mark.parametrize(
-    "text", ["12XB", "", "MiB", "-1", "1e3", "64MB", "1..5MiB", "none", "٣", "9999999TiB"]
+    "text", ["12XB", "", "MiB", "-1", "1e3", "64M", "1..5MiB", "none", "٣", "9999999TiB"]
 )
 def test_anything_else_is_a_usage_error_that_quotes_it(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_size(text)
     assert f"'{text}'" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_small_number_needs_a_unit() -> None:
+    for parse in (parse_size, _native.parse_size):
+        with pytest.raises(ValueError, match="'64' has no unit: write 64MiB, or 64B for bytes"):
+            parse("64")
 
 
 def test_none_stands_for_no_limit() -> None:
@@ -66,7 +74,7 @@ def test_only_ascii_blanks_may_surround_a_size() -> None:
 
 digits = ["0", "1", "25", "999999999", "9" * 19, "0" * 90]
 blanks = [" ", "\t", "\u00a0", "\x1c"]
-pieces = st.sampled_from([*digits, *blanks, ".", "-", "e", "B", "KiB", "MiB", "TiB"])
+pieces = st.sampled_from([*digits, *blanks, ".", "-", "e", "B", "kb", "KiB", "mIb", "TB", "TiB"])
 
 
 @given(st.lists(pieces, max_size=7).map("".join))

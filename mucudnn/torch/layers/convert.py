@@ -11,7 +11,7 @@ from torch import nn
 from mucudnn._native import Problem
 from mucudnn.arrays.call import PlanOrPath, known_plan
 from mucudnn.costs.remeasuring import remeasure_from_now_on
-from mucudnn.errors import MucudnnWarning, UsageError, shown
+from mucudnn.errors import ArgumentTypeError, MucudnnWarning, UsageError, shown
 from mucudnn.forks import no_fork
 from mucudnn.measuring.budget import parse_budget
 from mucudnn.plans.plan import Plan, PlanKernel
@@ -152,7 +152,9 @@ def restore(model: Model) -> Model:
 
 
 def convolutions(model: Any) -> list[Any]:
-    """Return the modules that can be or are converted. Raises UsageError if there are none."""
+    """Return the modules that can be or are converted. Raises UsageError without any, ArgumentTypeError."""
+    if not isinstance(model, nn.Module):
+        raise ArgumentTypeError(f"the model is {shown(model)}: give a torch.nn.Module")
     layers = [layer for layer in model.modules() if type(layer) in CONVERTED or isinstance(layer, Converted)]
     if not layers:
         text, _ = describe_subclasses(model)
