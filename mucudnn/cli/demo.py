@@ -1,12 +1,8 @@
 """`mucudnn demo`: figures of this machine within about a minute, and the Python that does the same."""
 
 import argparse
-from importlib.util import find_spec
 
 from mucudnn.cli.options import JSON, add_arguments
-from mucudnn.cli.terminal import Terminal
-from mucudnn.errors import MissingExtraError
-from mucudnn.extras import install_command
 from mucudnn.output.answers import Answer
 
 HELP = "see in about a minute what mucudnn gains on this machine"
@@ -24,11 +20,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Run the training step in each way. Raises MissingExtraError."""
-    if find_spec("torch") is None:
-        raise MissingExtraError(
-            f"the demo trains a network in PyTorch, which is not installed: {install_command('torch')}; "
-            "mucudnn optimize alexnet needs none"
-        )
+    import mucudnn.torch  # noqa: F401  # says how to install PyTorch
     from mucudnn.cli.demo_training import run_training
 
-    return run_training(Terminal())
+    return run_training()

@@ -25,6 +25,7 @@ from mucudnn.torch.operators import flops as _flops  # noqa: F401 (its import re
 
 if TYPE_CHECKING:
     from mucudnn.torch.apply_plan import apply, restore
+    from mucudnn.torch.benchmarking import benchmark
     from mucudnn.torch.tracing.trace import trace
     from mucudnn.torch.training.fit import largest_batch, will_it_fit
     from mucudnn.torch.training.plan_memory import plan_memory
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "apply",
+    "benchmark",
     "conv1d",
     "conv2d",
     "conv3d",
@@ -49,6 +51,7 @@ _MODULES = ("pipeline", "spatial")  # public too; they need torch.distributed an
 # The modules of functions that few programs call. Importing them would take as long as all other imports.
 _PLACES = {
     "apply": "apply_plan",
+    "benchmark": "benchmarking",
     "largest_batch": "training.fit",
     "plan_memory": "training.plan_memory",
     "record_timeline": "training.recording",

@@ -4,6 +4,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 
 from mucudnn._native import RunTime
@@ -22,6 +23,7 @@ _LEAST = 1.015
 # The largest probability that a sign test calls one of two equal ways faster: in a test that ends a
 # comparison early, and in the test after enough steps.
 _CHANCE_EARLY, _CHANCE = 0.01, 0.1
+_CHANCE_OF_SIDE = 0.025  # the largest probability that a median lies above its interval, and below it
 # A step counts as undisturbed if its share of time on the CPU is at least this part of the best step's share:
 # on one thread, and on several threads, which also wait for each other.
 _LEAST_SHARE, _LEAST_SHARE_OF_THREADS = 0.97, 0.9
@@ -94,6 +96,35 @@ def _most_exceptions(count: int, chance: float) -> int:
     """
     share = itertools.accumulate(math.comb(count, exceptions) / 2**count for exceptions in range(count + 1))
     return sum(1 for _ in itertools.takewhile(lambda sum_: sum_ <= chance, share)) - 1
+
+
+@dataclass(frozen=True)
+class Median:
+    """A median, and its 95 % interval by a sign test."""
+
+    value: float
+    low: float
+    high: float
+
+
+def median_of(values: Sequence[float]) -> Median | None:
+    """Return the median of values; None for fewer than six, which have no 95 % interval."""
+    outside, ordered = _most_exceptions(len(values), _CHANCE_OF_SIDE), sorted(values)
+    return None if outside < 0 else Median(statistics.median(ordered), ordered[outside], ordered[~outside])
+
+
+def name_speedup(speedup: Median | None) -> str:
+    """Return `faster` or `slower` if the interval excludes 1 and the median differs from 1 by _LEAST.
+
+    Return `same` if the whole interval differs from 1 by less, and otherwise `undecided`.
+    """
+    if speedup is None:
+        return "undecided"
+    if speedup.low > 1 and speedup.value >= _LEAST:
+        return "faster"
+    if speedup.high < 1 and speedup.value <= 1 / _LEAST:
+        return "slower"
+    return "same" if speedup.low > 1 / _LEAST and speedup.high < _LEAST else "undecided"
 
 
 def clean_pairs(first: Sequence[RunTime], second: Sequence[RunTime]) -> list[tuple[float, float]]:

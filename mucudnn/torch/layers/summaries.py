@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mucudnn.errors import UsageError
-from mucudnn.output.table import html_table, text_table
+from mucudnn.output.table import Tabular
 from mucudnn.output.text import milliseconds, shortened
 from mucudnn.sizes import format_size
 from mucudnn.torch.choosing import answers
@@ -28,39 +28,26 @@ from mucudnn.torch.operators.operands import Operands
 from mucudnn.torch.operators.passes import can_divide, needed_passes
 from mucudnn.torch.tracing.compiled import run_once
 
-_HEADS = ("layer", "pass", "kernel", "micro-batches", "predicted ms", "workspace")
-_FIGURES = (False, False, False, False, True, True)
 _LONGEST = 32  # characters of a layer's name in the text
 
 
 @dataclass(frozen=True)
-class Summary:
+class Summary(Tabular):
     """The choices for the convolutions of a model, shown as a table in text and in notebooks."""
 
+    _heads = ("layer", "pass", "kernel", "micro-batches", "predicted ms", "workspace")
+    _figures = (False, False, False, False, True, True)
     choices: tuple[LayerChoice, ...]
     kept_filters: int = 0  # the bytes of transformed filters that the layers keep in eval mode
     promise: str = ""  # the text of the promise that the results keep
     subclasses: str = ""  # the text about convolutions that stay PyTorch's because of their classes
 
-    def __str__(self) -> str:
-        rows = [
-            (shortened(layer, _LONGEST), pass_, kernel, chosen.replace(" + ", "\n"), *figures)
-            for layer, pass_, kernel, chosen, *figures in self._rows()
-        ]
-        return "\n".join([text_table(_HEADS, rows, _FIGURES), "", self._total()])
-
-    def _repr_html_(self) -> str:
-        """Return the table for notebooks."""
-        return html_table(self._total(), _HEADS, list(self._rows()))
-
     def _rows(self) -> Iterator[tuple[str, ...]]:
         for choice in self.choices:
-            chosen = choice.micro_batches or "PyTorch's own"
+            chosen = (choice.micro_batches or "PyTorch's own").replace(" + ", "\n")
             size = "–" if choice.workspace is None else format_size(choice.workspace)
-            yield choice.layer, choice.pass_, choice.kernel, chosen, milliseconds(choice.time_ms), size
-
-    def _total(self) -> str:
-        return "\n".join(self._sentences())
+            name = shortened(choice.layer, _LONGEST)
+            yield name, choice.pass_, choice.kernel, chosen, milliseconds(choice.time_ms), size
 
     def _sentences(self) -> Iterator[str]:
         ours = [choice for choice in self.choices if choice.micro_batches is not None]
