@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from mucudnn import __version__
 from mucudnn._native import EngineError
 from mucudnn.errors import MucudnnError, UsageError, suggestion
+from mucudnn.output.files import NewFile
 from mucudnn.output.printable import printable
 from mucudnn.output.streams import fill, reserve_stdout
 from mucudnn.settings import SETTINGS
@@ -137,6 +138,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 from mucudnn.output.answers import print_answer
 
                 print_answer(answer, as_json=arguments.json)
+            for file in vars(arguments).values():
+                if isinstance(file, NewFile) and file.is_file():
+                    print(fill(f"Wrote {printable(str(file))}", sys.stderr), file=sys.stderr)
         return 0
     except (MucudnnError, EngineError) as error:
         message, code = _short(str(error)), getattr(error, "exit_code", 1)

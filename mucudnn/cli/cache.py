@@ -138,7 +138,7 @@ def _export(path: Path, arguments: argparse.Namespace) -> None:
         lines = format_rows(cache.rows())
         if arguments.output:
             write_lines(arguments.output, lines)
-            show(f"{path} is now in {arguments.output} too", f"Next: mucudnn cache import {arguments.output}")
+            show(f"Next: mucudnn cache import {arguments.output}")
         else:
             results().writelines(lines)
 

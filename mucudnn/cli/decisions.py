@@ -1,11 +1,12 @@
 """The answer of `mucudnn optimize`: the chosen divisions, and what they gain."""
 
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
-from mucudnn.output.answers import WIDTH, Answer, Lines, stdout, table
+from mucudnn.output.answers import Answer, Lines, table
+from mucudnn.output.streams import columns, results
 from mucudnn.output.text import micro_batches, milliseconds, ratio, short_names, wrapped
 from mucudnn.plans.decide import Decision
 from mucudnn.plans.result import (
@@ -23,11 +24,9 @@ from mucudnn.problems.kernels import PASSES
 from mucudnn.sizes import format_size
 
 _COLUMNS = (
-    "kernel", "best undivided", "ms>ms", " chosen micro-batches", "ms>ms", "×>predicted", "×>measured",
+    "kernel", "best undivided", "ms>ms", "chosen micro-batches", "ms>ms", "×>predicted", "×>measured",
     "B>workspace",
 )  # fmt: skip
-# Lines of a part, such as a group of channels, that the narrow table of 80 columns need not fold.
-_PARTS = textwrap.TextWrapper(39, initial_indent=" ", subsequent_indent="   ", break_long_words=False)
 
 
 @dataclass(frozen=True)
@@ -49,11 +48,13 @@ class Decided(Answer):
         yield self._describe_question()
         yield f"on {self.result.machine}"
         yield ""
-        narrow = (0, 3, 4, 6 if ran else 5, 7)
-        shown = range(len(_COLUMNS)) if stdout().width >= WIDTH else narrow
-        # A gap of 2 would push the longest names of algorithms beyond 100 columns.
-        rows = ([cells[column] for column in shown if cells] for cells in self._rows())
-        yield table(*(_COLUMNS[column] for column in shown), rows=rows, gap=1)
+        width, rows = columns(results()), [*self._rows()]
+        shown = table(*_COLUMNS, rows=rows)
+        if width is not None and max(map(len, shown.splitlines())) > width:
+            some = itemgetter(3, 4, 6 if ran else 5, 7)
+            narrow = (row and (wrapped(row[0]), *some(row)) for row in rows)
+            shown = table(_COLUMNS[0], *some(_COLUMNS), rows=narrow)
+        yield shown
         yield ""
         if ran:
             yield (
@@ -99,11 +100,11 @@ class Decided(Answer):
         for pass_ in passes:
             if len(passes) > 1 and not one_problem:
                 yield ()
-                yield (wrapped(pass_), *[""] * 7)
+                yield (pass_, *[""] * 7)
             for name, decision in zip(self._names, decisions, strict=True):
                 if decision.kernel.pass_ == pass_:
                     count = f" ×{decision.kernel.count}" if decision.kernel.count > 1 else ""
-                    yield _make_cells(wrapped((pass_ if one_problem else name) + count), decision)
+                    yield _make_cells((pass_ if one_problem else name) + count, decision)
                     for share in decision.shares:
                         yield _make_cells(f"  {share.kernel.count} apart", share)
         yield ()
@@ -146,7 +147,7 @@ def _make_cells(name: str, decision: Decision) -> Sequence[Any]:
         name,
         decision.undivided.parts[0].algorithm if decision.undivided else "nothing fits",
         times.undivided_ms,
-        "\n".join(map(_PARTS.fill, micro_batches(decision.best).splitlines())),
+        micro_batches(decision.best),
         times.divided_ms,
         predicted(decision).speedup,
         compared and compared.speedup,

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from mucudnn.cli.options import parse_path
 from mucudnn.errors import UsageError
 from mucudnn.input import open_without_waiting
+from mucudnn.output.files import NewFile
 from mucudnn.report import check_installed
 
 _READ = 65536  # the bytes at the beginning of a file that show its kind
@@ -25,7 +26,7 @@ class Kind(NamedTuple):
 
         The checks come before the measurements, so that no long run ends with an error.
         """
-        file = parse_path(text)
+        file = NewFile(parse_path(text))
         if file.is_dir():
             raise UsageError(f"'{text}' is a folder, not a file to write")
         if not file.parent.is_dir():

@@ -5,23 +5,18 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from mucudnn.errors import MucudnnError
-from mucudnn.forks import no_fork
 from mucudnn.output.printable import printable
-from mucudnn.output.streams import fill_lines, results
+from mucudnn.output.streams import columns, fill, results
+from mucudnn.output.table import text_table
 from mucudnn.output.text import fine_milliseconds, milliseconds, ratio
 from mucudnn.sizes import format_size
 
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
-Lines: TypeAlias = "Iterator[Table | str]"
+Lines: TypeAlias = Iterator[str]
 
 _SCHEMA = 1  # the version of all JSON output
-WIDTH = 100  # columns of the widest table, and of output that goes to no terminal
 # How a column of figures writes its values, by the text before the `>` of its heading.
 _FORMATS: dict[str, Callable[[Any], str]] = {
     "": str, "ms": milliseconds, "fine": fine_milliseconds, "B": format_size, "×": ratio,
@@ -57,34 +52,27 @@ def _encode(value: Any) -> object:
     return str(value) if isinstance(value, Path) else asdict(value)
 
 
-# rich takes a tenth of a second to import, which JSON output need not wait for.
-def table(*heads: str, rows: Iterable[Mapping[str, Any] | Sequence[Any]], gap: int = 2) -> "Table":
-    """Return a table of plain text with `gap` spaces between the columns; an empty row is a line.
+def table(*heads: str, rows: Iterable[Mapping[str, Any] | Sequence[Any]]) -> str:
+    """Return a table of plain text; an empty row is a line.
 
-    A column whose heading begins with `>` holds figures, and is aligned to the right. `ms>` and `fine>` say
-    that it holds milliseconds, `B>` bytes and `×>` ratios. A missing value is a dash. A row that is a mapping
-    has a value for each heading, with `_` for spaces and hyphens.
+    A row takes one line if stdout is not a terminal, because programs read lines. A column whose heading
+    begins with `>` holds figures, and is aligned to the right. `ms>` and `fine>` say that it holds
+    milliseconds, `B>` bytes and `×>` ratios. A missing value is a dash. A row that is a mapping has a value
+    for each heading, with `_` for spaces and hyphens.
     """
-    with no_fork:
-        from rich import box
-        from rich.table import Table
-        from rich.text import Text
+    kinds, marks, names = zip(*(head.rpartition(">") for head in heads), strict=True)
+    between = " + " if columns(results()) is None else "\n"
+    cells = (
+        [_format(value, kind).replace("\n", between) for value, kind in zip(values, kinds, strict=True)]
+        for values in (_values(row, names) for row in rows)
+    )
+    return text_table(names, cells, marks)
 
-    columns = [head.rpartition(">") for head in heads]
-    built = Table(box=box.SIMPLE_HEAD, padding=(0, gap - 1, 0, 0), pad_edge=False, show_edge=False)
-    for _, figures, name in columns:
-        if figures:
-            built.add_column(name, justify="right", no_wrap=True)
-        else:
-            built.add_column(Text(printable(name)), overflow="fold")
-    for row in rows:
-        if not row:
-            built.add_section()
-            continue
-        values = [row[re.sub("[ -]", "_", name)] for *_, name in columns] if isinstance(row, Mapping) else row
-        cells = (_format(value, kind) for value, (kind, *_) in zip(values, columns, strict=True))
-        built.add_row(*(Text(printable(cell)) for cell in cells))
-    return built
+
+def _values(row: Mapping[str, Any] | Sequence[Any], names: Sequence[str]) -> Sequence[Any]:
+    if isinstance(row, Mapping):
+        return [row[re.sub("[ -]", "_", name)] for name in names]
+    return row or [""] * len(names)
 
 
 def _format(value: Any, kind: str) -> str:
@@ -93,28 +81,12 @@ def _format(value: Any, kind: str) -> str:
     return "–" if value is None else value if isinstance(value, str) else _FORMATS[kind](value)
 
 
-def stdout() -> "Console":
-    """Return the console for results, WIDTH columns wide if stdout is not a terminal."""
-    with no_fork:
-        from rich.console import Console
-
-    console = Console(highlight=False, file=results())
-    return console if console.is_terminal else Console(highlight=False, file=results(), width=WIDTH)
-
-
-def show(*items: "Table | str") -> None:
+def show(*texts: str) -> None:
     """Print tables and sentences on stdout.
 
     On a terminal the lines of a sentence end between words. A text of several lines stays as it is, and so
     does the next command, which a user copies.
     """
-    console = stdout()
-    for item in items:
-        if not isinstance(item, str):
-            console.print(item)
-            continue
-        text = printable(item)
-        if console.is_terminal and "\n" not in text and not text.startswith("Next: "):
-            sentence = text.lstrip(" ")
-            text = fill_lines(sentence, console.width, " " * (len(text) - len(sentence)))
-        console.print(text, markup=False, soft_wrap=True)
+    for text in map(printable, texts):
+        is_whole = "\n" in text or text.startswith("Next: ")
+        print(text if is_whole else fill(text, results()), file=results())

@@ -4,10 +4,14 @@ import os
 import secrets
 from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PosixPath
 
 from mucudnn.errors import MucudnnError, raised_here
 from mucudnn.output.streams import path_of_results
+
+
+class NewFile(PosixPath):
+    """The path of a file that a command writes, which it names in the end."""
 
 
 def _make(path: str, flags: int) -> int:

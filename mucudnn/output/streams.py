@@ -24,18 +24,20 @@ def results() -> TextIO:
 def fill(text: str, stream: TextIO) -> str:
     """Return a sentence in lines that fit the terminal behind a stream, which would break words.
 
-    The text is unchanged if the stream is not a terminal, because programs read lines.
+    The lines keep its indent. The text is unchanged if the stream is not a terminal, because programs read
+    lines.
     """
-    if not stream.isatty():
+    width, sentence = columns(stream), text.lstrip(" ")
+    if width is None:
         return text
-    return fill_lines(text, shutil.get_terminal_size().columns)
-
-
-def fill_lines(text: str, width: int, indent: str = "") -> str:
-    """Return a sentence in lines of at most `width` columns, if its words fit, after the indent."""
     lines = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
-    lines.initial_indent = lines.subsequent_indent = indent
-    return lines.fill(text)
+    lines.initial_indent = lines.subsequent_indent = " " * (len(text) - len(sentence))
+    return lines.fill(sentence)
+
+
+def columns(stream: TextIO | None) -> int | None:
+    """Return the width of the terminal behind a stream, or None if the stream is not a terminal."""
+    return shutil.get_terminal_size().columns if stream and stream.isatty() else None
 
 
 @contextmanager

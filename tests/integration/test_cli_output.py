@@ -106,19 +106,24 @@ def test_a_file_of_the_same_kind_is_replaced(arguments: tuple[str, ...], name: s
 def test_a_narrow_terminal_gets_fewer_columns_on_whole_lines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for variable, value in (("FORCE_COLOR", "1"), ("COLUMNS", "60"), ("TERM", "xterm"), ("NO_COLOR", "1")):
-        monkeypatch.setenv(variable, value)
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("MUCUDNN_CACHE", str(tmp_path / "cache.sqlite"))
-    text = re.sub(
-        r"\x1b\[[0-9;]*m",
-        "",
-        output_of(capsys, ["optimize", "mb4_ic4ih8_oc4_kh3", "--inference", "--no-run"]),
-    )
+    text = output_of(capsys, ["optimize", "mb4_ic4ih8_oc4_kh3", "--inference", "--no-run"])
     head, row = re.findall("^(?:kernel|forward) .*$", text, re.MULTILINE)
     assert head.split() == ["kernel", "chosen", "micro-batches", "ms", "predicted", "workspace"]
     assert re.fullmatch(r"forward +\d×\d [A-Z_]+ +[\d.]+ +[\d.]+× +[\d.]+ \w+", row)
     command = "Next: "  # may be longer, because it must remain one line to copy
     assert all(len(line) <= 60 for line in text.splitlines() if not line.startswith(command))
+
+
+def test_a_command_names_the_files_that_it_wrote(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], cache_path: Path
+) -> None:
+    plan, page = tmp_path / "a.plan", tmp_path / "a.html"
+    assert main(["optimize", "mb2_ic4ih8_oc4_kh3", "--output", str(plan), "--page", str(page)]) == 0
+    written = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Wrote ")]
+    assert sorted(written) == [f"Wrote {page}", f"Wrote {plan}"]
 
 
 def test_a_reader_that_closes_the_pipe_causes_no_message() -> None:

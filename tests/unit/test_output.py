@@ -8,6 +8,7 @@ import pytest
 
 from mucudnn.cli.terminal import Terminal
 from mucudnn.errors import MucudnnError
+from mucudnn.output.answers import table
 from mucudnn.output.files import write_lines
 from mucudnn.output.printable import printable
 
@@ -108,6 +109,19 @@ def test_a_device_stays_a_device() -> None:
     with pytest.raises(MucudnnError, match=r"^/dev/full cannot be written: No space left on device$"):
         write_lines(Path("/dev/full"), ["one\n"])
     assert Path("/dev/full").is_char_device()
+
+
+def test_a_row_of_a_table_that_is_piped_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def shown() -> list[str]:
+        rows = [("first", "4×2 GEMM\n1×3 FFT", 1.5), (), ("last", None, None)]
+        return table("name", "parts", "ms>ms", rows=rows).splitlines()
+
+    assert shown() == [
+        "name   parts                 ms", "─" * 31, "first  4×2 GEMM + 1×3 FFT  1.50", "",
+        "last   –                      –",
+    ]  # fmt: skip
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert shown()[2:4] == ["first  4×2 GEMM  1.50", "       1×3 FFT"]
 
 
 def test_a_message_reaches_the_terminal_in_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
