@@ -12,7 +12,7 @@ from mucudnn._native import Problem
 from mucudnn.errors import ArgumentTypeError, UsageError, shown
 from mucudnn.input import AnyPath, path_of
 from mucudnn.listener import ProgressBar
-from mucudnn.output.streams import fill
+from mucudnn.output.streams import columns, fill
 from mucudnn.plans.plan import Plan
 from mucudnn.problems.shapes import (
     Shape,
@@ -158,8 +158,9 @@ class LogListener(ProgressBar):
         _logger.log(level, text)
 
     def conclude(self, text: str, *, is_shown: bool) -> None:
-        """Log what was decided at level info. With `is_shown`, a terminal on stderr shows it too."""
+        """Log a text at level info. With `is_shown`, a terminal or a notebook on stderr shows it too."""
         _logger.info(text)
-        is_logged = _logger.isEnabledFor(logging.INFO)
-        if is_shown and not is_logged and settings.LOG.read() != "off" and sys.stderr.isatty():
+        is_hidden = _logger.isEnabledFor(logging.INFO) or settings.LOG.read() == "off"
+        is_notebook = type(sys.stderr).__module__.startswith("ipykernel")
+        if is_shown and not is_hidden and (is_notebook or columns(sys.stderr)):
             print(fill(f"mucudnn: {text}", sys.stderr), file=sys.stderr)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import logging
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,11 @@ from step_clock import Clock
 from mucudnn.errors import UsageError
 from mucudnn.torch.choosing import answers
 from mucudnn.torch.choosing.answers import LEFT_TO_PYTORCH, Answer
+from mucudnn.torch.choosing.sightings import Sightings
 from mucudnn.torch.layers.settings import conclusion
 
 nn = torch.nn
-DIVIDED, ALGORITHM = Answer(0.5, is_divided=True, saved_ms=30.0), Answer(0.3, saved_ms=10.0)
+DIVIDED, ALGORITHM = Answer(0.5, is_divided=True), Answer(0.3)
 
 
 @pytest.fixture(autouse=True)
@@ -31,24 +34,25 @@ def say(
     """Return the sentence about calls with these answers; True for those that the step leaves to PyTorch."""
     monkeypatch.setattr(answers, "find", lambda key: decided[key][0])
     calls: Any = [(0, place, is_stock) for place, (_, is_stock) in enumerate(decided)]
-    return conclusion(calls, step_ms, 1.25)
+    return conclusion(calls, step_ms, 14, 1.25)
 
 
 def test_the_sentence_counts_the_calls_and_compares_the_gain(monkeypatch: pytest.MonkeyPatch) -> None:
     decided = [(DIVIDED, False), (DIVIDED, True), (ALGORITHM, False), (LEFT_TO_PYTORCH, False)]
     assert say(monkeypatch, decided, {"choices": 75.0, "stock": 120.0, "mixture": 60.0}) == (
-        "4 convolutions: 1 divided, 1 by another algorithm, 2 left to PyTorch; a step takes 60.00 ms instead "
-        "of 120.0 ms (2.00×, predicted 1.50×); deciding took 1.2 s, on a quiet machine; "
-        "mucudnn.torch.summary(model) shows more"
+        "2.00 times as fast as PyTorch's own convolutions (60.00 ms a step instead of 120.0 ms); "
+        "4 convolutions: 1 divided, 1 by another algorithm, 2 left to PyTorch; chose in 14 steps and 1.2 s, "
+        "on a quiet machine; mucudnn.torch.summary(model) shows more"
     )
 
 
 def test_the_sentence_says_by_how_much_choices_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     assert say(monkeypatch, [(DIVIDED, True)], {"choices": 150.0, "stock": 100.0}).startswith(
-        "1 convolution: 1 left to PyTorch; with the choices a step took 1.50× as long; deciding"
+        "mucudnn's choices took 1.50 times as long as PyTorch's own convolutions; 1 convolution: 1 left to "
+        "PyTorch; chose"
     )
     assert say(monkeypatch, [(LEFT_TO_PYTORCH, True)] * 2, {}).startswith(
-        "2 convolutions: 2 left to PyTorch; deciding"
+        "2 convolutions: 2 left to PyTorch; chose"
     )
 
 
@@ -60,20 +64,20 @@ def test_the_sentence_says_by_how_much_choices_lost(monkeypatch: pytest.MonkeyPa
 def test_the_sentence_compares_nothing_without_the_times_of_both_sides(
     monkeypatch: pytest.MonkeyPatch, step_ms: dict[str, float]
 ) -> None:
-    assert say(monkeypatch, [(DIVIDED, False)], step_ms).startswith("1 convolution: 1 divided; deciding")
+    assert say(monkeypatch, [(DIVIDED, False)], step_ms).startswith("1 convolution: 1 divided; chose")
 
 
 def test_the_sentence_says_how_many_convolutions_later_runs_measure_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     busy = [(answer._replace(is_busy=True), False) for answer in (DIVIDED, LEFT_TO_PYTORCH)]
-    assert "deciding took 1.2 s, on a busy machine: later runs measure 2 again; mucudnn" in say(
+    assert "chose in 14 steps and 1.2 s, on a busy machine: later runs measure 2 again; mucudnn" in say(
         monkeypatch, [*busy, (ALGORITHM, False)], {}
     )
 
 
-def test_a_prediction_that_exceeds_the_step_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "predicted" not in say(monkeypatch, [(DIVIDED, False)], {"choices": 10.0, "stock": 20.0})
+def test_a_gain_that_is_too_small_to_keep_is_not_called_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "faster" not in say(monkeypatch, [(DIVIDED, True)], {"choices": 99.5, "stock": 100.0})
 
 
 X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
@@ -100,28 +104,44 @@ def test_a_model_concludes_once_for_each_size(caplog: pytest.LogCaptureFixture) 
     steps = Steps()
     steps.run(20)
     [line] = [text for text in caplog.messages if "summary(model)" in text]
-    assert line.startswith("2 convolutions: ")
-    assert "a step takes 1000.0 ms instead of 2000.0 ms (2.00×" in line
+    assert line.startswith(
+        "2.00 times as fast as PyTorch's own convolutions (1000.0 ms a step instead of 2000.0 ms)"
+    )
+    steps_taken = re.search(r"chose in (\d+) steps", line)
+    assert steps_taken is not None
+    assert 4 <= int(steps_taken[1]) <= 20
     steps.run(20)
     assert sum("summary(model)" in text for text in caplog.messages) == 1
     steps.run(20, X[:1])
     assert sum("summary(model)" in text for text in caplog.messages) == 2
 
 
-@pytest.mark.parametrize(("is_terminal", "log", "lines"), [(True, "", 1), (True, "off", 0), (False, "", 0)])
-def test_a_terminal_shows_the_first_conclusion(
-    is_terminal: bool,
-    log: str,
-    lines: int,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+class Notebook(io.StringIO):
+    """The standard error stream of a notebook."""
+
+
+Notebook.__module__ = "ipykernel.iostream"
+
+
+@pytest.mark.parametrize(
+    ("watcher", "log", "lines"),
+    [("terminal", "", 1), ("notebook", "", 1), ("terminal", "off", 0), ("notebook", "off", 0), ("", "", 0)],
+)
+def test_a_terminal_and_a_notebook_show_when_a_model_measures_and_its_first_conclusion(
+    watcher: str, log: str, lines: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MUCUDNN_LOG", log)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    stream = Notebook() if watcher == "notebook" else io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: watcher == "terminal")
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(Sightings, "earns_measuring", lambda self, key, layer: self.undecided > 2)
     steps = Steps()
     for x in (X, X[:1]):
         steps.run(20, x)
-    assert capsys.readouterr().err.count("mucudnn: 2 convolutions: ") == lines
+    text = stream.getvalue()
+    assert text.count("mucudnn: measuring 2 layers in the first steps, which take longer\n") == lines
+    assert text.count("mucudnn: 2.00 times as fast as PyTorch's own convolutions (") == lines
+    assert text.count("mucudnn: ") == 2 * lines
 
 
 def test_a_summary_without_an_input_shows_the_step_that_was_decided() -> None:

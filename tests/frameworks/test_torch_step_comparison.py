@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from random import Random
@@ -40,19 +39,6 @@ def test_the_fastest_of_three_ways_stays(times: list[float]) -> None:
     steps(comparison, clock, 30, *times)
     fastest = ("choices", "stock", "mixture")[times.index(1.0)]
     assert set(steps(comparison, clock, 5, *times)) == {fastest}
-
-
-def test_the_log_has_the_times_and_says_how_many_calls_of_a_mixture_are_pytorchs_own(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.INFO, "mucudnn")
-    clock = Clock()
-    steps(compared(clock), clock, 30, 1.0, 1.02)
-    steps(compared(clock), clock, 30, 1.5, 1.25, 1.0)
-    without, line = caplog.messages
-    assert "1000 ms with the choices, 1020 ms with PyTorch's own" in without
-    assert "save little" not in without
-    assert "1000 ms with PyTorch's own in 1 calls where the choices save little: the mixture run" in line
 
 
 def test_a_mixture_that_is_another_way_gets_no_steps() -> None:

@@ -65,7 +65,6 @@ class Answer(NamedTuple):
     is_final: bool = True  # False if the call is undecided, and PyTorch runs it for now
     is_divided: bool = False  # True if our passes divide the mini-batch, the channels or the samples
     is_busy: bool = False  # True if other programs disturbed a measurement that it depends on
-    saved_ms: float = 0.0  # the predicted ms that our passes save; 0 without PyTorch's own as a candidate
 
     def applied(self, operands: Operands) -> Operands:
         """Return the operands with the options that our passes run a call with.

@@ -153,7 +153,7 @@ def _compare_with_stock(
         return LEFT_TO_PYTORCH._replace(is_busy=is_busy)
     chosen = [division.configuration for division in ready.values()]
     is_divided = any(not isinstance(way, Configuration) or way.is_divided for way in chosen)
-    return Answer(gain, is_divided=is_divided, is_busy=is_busy, saved_ms=gain * stock_ms)
+    return Answer(gain, is_divided=is_divided, is_busy=is_busy)
 
 
 def _gain(

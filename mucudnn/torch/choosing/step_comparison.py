@@ -24,7 +24,6 @@ own result. Programs that ask PyTorch for deterministic algorithms, and models t
 compare.
 """
 
-import logging
 import statistics
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -61,7 +60,6 @@ _WAYS = (CHOICES, STOCK_WAY, MIXTURE)
 # The order of the ways, which begins again after its end. Each way runs two steps in a row, for programs that
 # call the first convolution twice in a step: they then see both of its calls in all ways.
 _TURNS = tuple(way for way in (*_WAYS, *reversed(_WAYS)) for _ in range(2))
-_logger = logging.getLogger("mucudnn")
 
 
 def choose(step_ms: Times) -> str:
@@ -84,6 +82,7 @@ class _SimilarSteps:
     turn: int = 0
     # All compared steps, so that a program with ever new calls does not compare longer than others.
     count: int = 0
+    begun: int = 0  # all steps without a result
     result: str | None = None  # the way that runs from now on
     trial: Trial | None = None  # that of the result
     distance: float = 0.0  # the uses of the trial to its next check
@@ -150,12 +149,12 @@ class StepComparison:
         self,
         find_trial: Callable[[Sequence[CallKey]], Trial] = _find_trial,
         clock: Callable[[str], ClockReading] = device_times.read_clocks,
-        on_result: Callable[[Times], None] = lambda step_ms: None,
+        on_result: Callable[[Times, int], None] = lambda step_ms, steps: None,
     ) -> None:
         """Begin without steps. `find_trial` looks up the trial of a step with some calls.
 
-        `on_result` takes the ms of a compared step by way. It takes no times if the step was not compared,
-        because PyTorch runs all of its calls anyway.
+        `on_result` takes the ms of a compared step by way, and the number of steps without a result. It takes
+        no times if the step was not compared, because PyTorch runs all of its calls anyway.
         """
         self._find_trial, self._clock, self._on_result = find_trial, clock, on_result
         self.first_layer: int | None = None  # the module whose call begins a step
@@ -257,6 +256,7 @@ class StepComparison:
         self._way, self._compared = steps.result or CHOICES, None
         if steps.result or not may_compare:
             return
+        steps.begun += 1
         self._compared, self._called, self._way = steps, [], steps.way
         self._is_clean, self._gains, self._thread = True, set(), threading.get_ident()
         self._is_undecided = False
@@ -279,7 +279,7 @@ class StepComparison:
         steps.count += 1
         if self._way == CHOICES and not self._gains:  # all choices are PyTorch's own
             steps.result = self._way = STOCK_WAY
-            self._on_result({})
+            self._on_result({}, steps.begun)
             return
         if steps.count > _PATIENCE:
             steps.end(otherwise=CHOICES)
@@ -321,16 +321,7 @@ class StepComparison:
         return [call for _, call in self._called]
 
     def _end_comparison(self, steps: _SimilarSteps, trial: Trial) -> None:
-        """Run the trial's way from now on, and log the ms of all ways."""
+        """Run the trial's way from now on, and report the ms of all ways."""
         steps.follow(trial)
-        self._way, step_ms = trial.choice, trial.times
-        unclear = sum(self._unclear[call] is True for _, call in self._called)
-        texts = {
-            CHOICES: "with the choices",
-            STOCK_WAY: "with PyTorch's own convolutions",
-            MIXTURE: f"with PyTorch's own in {unclear} calls where the choices save little",
-        }
-        names = {CHOICES: "the choices", STOCK_WAY: "PyTorch's own", MIXTURE: "the mixture"}
-        compared = ", ".join(f"{step_ms[way]:.4g} ms {texts[way]}" for way in _WAYS if way in step_ms)
-        _logger.info("A step takes %s: %s run", compared, names[trial.choice])
-        self._on_result(step_ms)
+        self._way = trial.choice
+        self._on_result(trial.times, steps.begun)

@@ -11,12 +11,13 @@ from mucudnn import settings
 from mucudnn.arrays.call import LogListener
 from mucudnn.forks import no_fork
 from mucudnn.measuring.budget import Budget, spell_budget
-from mucudnn.output.text import milliseconds, ratio
+from mucudnn.output.text import milliseconds
 from mucudnn.plans.plan import Plan
 from mucudnn.promises import USUAL, Promise, promise_of
 from mucudnn.sizes import spell_limit
 from mucudnn.torch.choosing import answers
 from mucudnn.torch.choosing.answers import Answer, CallKey
+from mucudnn.torch.choosing.faster_way import fastest
 from mucudnn.torch.choosing.sightings import Sightings
 from mucudnn.torch.choosing.step_comparison import StepComparison
 from mucudnn.torch.choosing.trials import CHOICES, MIXTURE, STOCK_WAY
@@ -60,7 +61,7 @@ class ConversionSettings:
         # Call keys contain this text because the settings themselves would keep the comparison alive.
         self.key = f"{workspace}, {self.handle}, {tune}, {self.promise}"
         self.modules: WeakSet[Any] = WeakSet()  # all modules with these settings
-        self._is_reported = False
+        self._is_begun = self._is_reported = False
         self.is_left_to_pytorch = False  # True while the modules have their stock classes
 
     def is_inside_stock_step(self, module: Any) -> bool:
@@ -87,6 +88,10 @@ class ConversionSettings:
     def note_choice(self, key: CallKey | None, answer: Answer | None) -> None:
         """Tell the step comparison that a call follows its own answer; None for a call without an answer."""
         if key is not None and self.comparison is not None:
+            if answer is not None and not answer.is_final and not self._is_begun:
+                self._is_begun = True
+                text = f"measuring {len(self.modules)} layers in the first steps, which take longer"
+                LogListener().conclude(text, is_shown=True)
             gain = answer.gain if answer is not None and answer.is_final else None
             self.comparison.note_choice(key, gain)
 
@@ -107,10 +112,10 @@ class ConversionSettings:
                 if getattr(module, "_mucudnn", None) is self:  # neither restored nor converted again
                     module._mucudnn_use_stock_class(is_left and id(module) != first)
 
-    def _report(self, step_ms: Mapping[str, float]) -> None:
+    def _report(self, step_ms: Mapping[str, float], steps: int) -> None:
         """Log what was decided for a step, and show it on a terminal for the first step."""
         if self.comparison is not None:
-            text = conclusion(self.comparison.calls(), step_ms, self.sightings.deciding_s)
+            text = conclusion(self.comparison.calls(), step_ms, steps, self.sightings.deciding_s)
             LogListener().conclude(text, is_shown=not self._is_reported)
             self._is_reported = True
 
@@ -133,12 +138,13 @@ class ConversionSettings:
 
 
 def conclusion(
-    calls: Sequence[tuple[int, CallKey, bool]], step_ms: Mapping[str, float], deciding_s: float
+    calls: Sequence[tuple[int, CallKey, bool]], step_ms: Mapping[str, float], steps: int, deciding_s: float
 ) -> str:
     """Return a sentence about the calls of a step, each with its module and whether PyTorch's own runs it.
 
     `step_ms` has the ms of the step by way, without ways that other programs disturbed too much. It is empty
-    if no step was compared.
+    if no step was compared. `steps` is the number of steps up to the choice, and `deciding_s` the seconds
+    that they spent on it.
     """
     decided = [(answers.find(call), is_stock) for _, call, is_stock in calls]
     ours = [answer for answer, is_stock in decided if answer is not None and not is_stock and answer.gain]
@@ -152,18 +158,16 @@ def conclusion(
     texts = ", ".join(f"{count} {text}" for text, count in counts.items() if count)
     parts = [f"{len(calls)} convolution{'s' * (len(calls) != 1)}: {texts}"]
     if STOCK_WAY in step_ms and not step_ms.keys().isdisjoint((CHOICES, MIXTURE)):
-        parts.append(_compare(step_ms, [answer.saved_ms for answer in ours]))
+        parts.insert(0, _compare(step_ms))
     again = f"a busy machine: later runs measure {busy} again" if busy else "a quiet machine"
-    parts.append(f"deciding took {deciding_s:.1f} s, on {again}")
+    parts.append(f"chose in {steps} steps and {deciding_s:.1f} s, on {again}")
     return f"{'; '.join(parts)}; mucudnn.torch.summary(model) shows more"
 
 
-def _compare(step_ms: Mapping[str, float], saved_ms: Sequence[float]) -> str:
-    """Return a text about the gain of a step in which our passes save these ms of PyTorch's, as predicted."""
+def _compare(step_ms: Mapping[str, float]) -> str:
+    """Return a text about the time of a step with mucudnn's choices, and with PyTorch's own convolutions."""
     stock_ms, own_ms = step_ms[STOCK_WAY], min(step_ms[way] for way in (CHOICES, MIXTURE) if way in step_ms)
-    if not saved_ms:
-        return f"with the choices a step took {ratio(own_ms / stock_ms)} as long"
-    predicted_ms = stock_ms - sum(saved_ms)
-    predicted = f", predicted {ratio(stock_ms / predicted_ms)}" if 0 < predicted_ms < stock_ms else ""
-    times = f"{milliseconds(own_ms)} ms instead of {milliseconds(stock_ms)} ms"
-    return f"a step takes {times} ({ratio(stock_ms / own_ms)}{predicted})"
+    if fastest(step_ms) == STOCK_WAY:
+        return f"mucudnn's choices took {own_ms / stock_ms:.2f} times as long as PyTorch's own convolutions"
+    times = f"{milliseconds(own_ms)} ms a step instead of {milliseconds(stock_ms)} ms"
+    return f"{stock_ms / own_ms:.2f} times as fast as PyTorch's own convolutions ({times})"
