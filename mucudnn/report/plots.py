@@ -1,6 +1,7 @@
 """The plots of a report."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -45,19 +46,24 @@ def kernel_plot(kernel: KernelReport, scale: SizeScale) -> Figure:
 
 
 def network_plot(report: Report) -> Figure:
-    """Draw the network's time against its total workspace: three curves, and a line at the limit."""
+    """Draw the network's time against workspace: three curves, and a line at the limit.
+
+    Workspace is that of all kernels together if they have one total, and else the average of a kernel.
+    """
     figure, axes = new_axes(720, 330, left=58, top=20)
-    curves = (report.undivided, report.even, report.divided)
-    points = [point for curve in curves for point in curve.points]
-    present = [] if report.present is None else [report.present]
+    is_total = report.result.limits.total is not None
+    share = 1 if is_total else sum(kernel.kernel.count for kernel in report.kernels)
+    curves = [
+        [replace(point, workspace=point.workspace // share) for point in curve.points]
+        for curve in (report.undivided, report.even, report.divided)
+    ]
+    points = [point for curve in curves for point in curve]
+    present = [] if report.present is None else [report.present // share]
     scale = SizeScale([*(point.workspace for point in points), *present])
     scale.apply(axes, ticks=8)
-    for curve, role, line in (
-        (report.undivided, "undivided", (0, (1, 1.5))),
-        (report.even, "even", (0, (5, 2))),
-        (report.divided, "divided", "solid"),
-    ):
-        _draw_steps(axes, curve.points, scale, color=LIGHT[role], linestyle=line, linewidth=2)
+    styles = ("undivided", (0, (1, 1.5))), ("even", (0, (5, 2))), ("divided", "solid")
+    for curve, (role, line) in zip(curves, styles, strict=True):
+        _draw_steps(axes, curve, scale, color=LIGHT[role], linestyle=line, linewidth=2)
     for total in present:
         axes.axvline(total, color=LIGHT["chosen"], linewidth=1.2)
         place = axes.get_xaxis_transform()
@@ -66,7 +72,9 @@ def network_plot(report: Report) -> Figure:
             textcoords="offset points", color=LIGHT["chosen"],
         )  # fmt: skip
     axes.set_ylim(0, 1.05 * max(point.time_ms for point in points))
-    axes.set_xlabel("workspace of all kernels together")
+    axes.set_xlabel(
+        "workspace of all kernels together" if is_total else "workspace of each kernel, on average"
+    )
     axes.set_ylabel("ms")
     return figure
 
