@@ -59,6 +59,7 @@ class Diagnosis(Answer):
     drop_in: dict[str, Any]
     libraries: Sequence[dict[str, str]]
     findings: Sequence[Finding]
+    slower: Sequence[str]
 
     @property
     def failure(self) -> str:  # type: ignore[override]
@@ -86,6 +87,7 @@ class Diagnosis(Answer):
         for finding in self.findings:
             yield f"{_MARKS[finding.works] if finding.uses_cudnn else _NO_CALLS} {finding.subject}"
             yield f"    {finding.text}"
+        yield from (f"slower: {text}" for text in self.slower)
 
 
 def run(arguments: argparse.Namespace) -> Answer | None:
@@ -108,6 +110,7 @@ def run(arguments: argparse.Namespace) -> Answer | None:
         {"path": str(shim_path()), "functions": len(known_functions())},
         [{"path": str(x.path), "description": ", ".join(_describe(x))} for x in find_libraries()],
         findings,
+        [*installation.list_slowing_variables()] if findings[0].works else [],
     )
 
 
@@ -118,7 +121,7 @@ def _write_device_properties(path: Path) -> None:
     except EngineError as error:
         raise NoEngineError(f"{engine.library} does not describe its device: {error}") from None
     write_lines(path, [properties, "\n"])
-    show(f"{engine.device}, as {engine.library} describes it: {path}")
+    show(f"{engine.device}, as {engine.library} describes it")
 
 
 def _describe(library: FoundLibrary) -> Iterator[str]:

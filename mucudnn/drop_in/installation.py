@@ -1,12 +1,16 @@
 """The checks of an installation: its engine, the cache of measurements, and the way to a GPU."""
 
 import ctypes
+import os
 import platform
+import sys
+from collections.abc import Iterator
 from importlib import metadata
 
 from mucudnn import __version__
 from mucudnn.costs.cache import Cache, default_path
 from mucudnn.drop_in.findings import Finding
+from mucudnn.drop_in.libraries import run_child
 from mucudnn.errors import MucudnnError, NoEngineError
 from mucudnn.measuring.engines import open_engine
 from mucudnn.sizes import format_size
@@ -16,6 +20,10 @@ _PACKAGES = (
     "numpy", "highspy", "pulp", "msgspec", "rich", "scipy-openblas32", "torch", "cupy", "jinja2",
     "matplotlib", "h5py", "shtab", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12",
 )  # fmt: skip
+
+_CORE = "OPENBLAS_CORETYPE"
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_PRINT_DEVICE = "from mucudnn.measuring.engines import open_engine; print(open_engine('host', 1).device)"
 
 
 def versions() -> dict[str, str]:
@@ -41,6 +49,24 @@ def check_engine() -> Finding:
         advice = "; pip install scipy-openblas32" if "openblas" in str(error).rpartition("/")[2] else ""
         return Finding("the installation", False, f"{error}{advice}")
     return Finding("the installation", True, f"computes on {engine.device}")
+
+
+def list_slowing_variables() -> Iterator[str]:
+    """Yield a sentence about each variable that makes this machine slower."""
+    cores = len(os.sched_getaffinity(0))
+    for name in _THREADS:
+        value = os.environ.get(name, "")
+        if value.isdigit() and 0 < int(value) < cores:
+            yield f"{name}={value}: libraries that read it use {value} of {cores} cores"
+    if core := os.environ.get(_CORE):
+        own, best = (_instructions({**os.environ, _CORE: value}) for value in (core, ""))
+        if own != best:
+            yield f"{_CORE}={core}: convolutions run with {own} instead of {best} instructions"
+
+
+def _instructions(environment: dict[str, str]) -> str:
+    """Return the instruction set that the host engine of a child process takes, which its device names."""
+    return run_child([sys.executable, "-c", _PRINT_DEVICE], environment).stdout.split(", ")[1]
 
 
 def check_cache() -> Finding:

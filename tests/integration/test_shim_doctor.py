@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import platform
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -120,3 +122,17 @@ def test_a_library_that_crashes_is_reported_and_harms_nobody(tmp_path: Path) -> 
     assert f"{library}\n    asking for its version ended with signal 6, found through LD_LIBRARY_PATH" in (
         result.stdout
     )
+
+
+def test_variables_that_slow_this_machine_are_named() -> None:
+    fast = ask(MUCUDNN_LIBRARY="host", OPENBLAS_CORETYPE="", OMP_NUM_THREADS=str(os.cpu_count()))
+    assert "slower:" not in fast.stdout
+    slow = ask(MUCUDNN_LIBRARY="host", OPENBLAS_CORETYPE="Nehalem", OPENBLAS_NUM_THREADS="1")
+    lines = [line for line in slow.stdout.splitlines() if line.startswith("slower: ")]
+    assert slow.returncode == 0
+    if platform.machine() == "x86_64":
+        text = r"slower: OPENBLAS_CORETYPE=Nehalem: convolutions run with baseline instead of avx\w+ .*"
+        assert re.fullmatch(text, lines.pop())
+    if len(os.sched_getaffinity(0)) > 1:
+        assert lines.pop().startswith("slower: OPENBLAS_NUM_THREADS=1: libraries that read it use 1 of ")
+    assert not lines
