@@ -32,10 +32,10 @@ _MEANINGS = {
 }
 
 _PARTS = {
-    "loader": "Its data loader",
-    "forward": "Its forward pass",
-    "backward": "Its backward pass",
-    "rest": "All but its computation, such as Python,",
+    "loader": "data loader",
+    "forward": "forward pass",
+    "backward": "backward pass",
+    "rest": "outside computation, such as Python",
 }
 
 
@@ -96,7 +96,7 @@ def _describe(late: Lateness, ranks: int) -> str:
     """Return what makes a rank late, in words."""
     others = "the other waits" if ranks == 2 else "others wait"
     return (
-        f"Rank {late.rank} is late at collectives: {others} {milliseconds(late.ms)} ms of each step for it. "
-        f"{_PARTS[late.part]} takes {milliseconds(late.part_ms)} ms, elsewhere "
-        f"{milliseconds(late.usual_ms)} ms."
+        f"Rank {late.rank} is late at collectives: {others} {milliseconds(late.ms)} ms of each step for it "
+        f"({_PARTS[late.part]}: {milliseconds(late.part_ms)} ms here, {milliseconds(late.usual_ms)} ms "
+        "elsewhere)."
     )

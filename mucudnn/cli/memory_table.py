@@ -79,7 +79,7 @@ class ShownMemory(Answer):
         yield f"{divided} of {len(plan.kernels)} convolutions divided, workspace at most {most}"
         if plan.bound_ms:
             least = milliseconds(plan.bound_ms)
-            yield f"no plan takes less than {least} ms, {plan.gap:.1%} less than this one"
+            yield f"within {plan.gap:.1%} of the proven bound: any plan takes at least {least} ms"
 
     def _list_choices(self) -> Iterator[str]:
         for choice in ("keep", "offload", "recompute"):
