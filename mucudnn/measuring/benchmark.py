@@ -1,6 +1,7 @@
 """The measurements that the cache lacks, announced and made."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from mucudnn.costs.table import CostTable
 from mucudnn.measuring.bench import Bench
@@ -31,7 +32,8 @@ def benchmark(
             measured = list(dict.fromkeys(task.kernel for task in missing.tasks))
             subject = str(measured[0]) if len(measured) == 1 else f"{len(measured)} kernels"
             times = f"{most}{len(missing.tasks)} times for {subject}"
-            disturbed = sum(len(bench.cache.due(bench.machine, kernel)) for kernel in measured)
+            rows = partial(bench.cache.measurements, bench.machine)
+            disturbed = sum(len(rows(kernel)) - len(rows(kernel, due=False)) for kernel in measured)
             if disturbed:
                 times += f", {disturbed} of them again because other programs disturbed the last run"
             bench.listener.message(f"Measuring {times}, in about {format_size(missing.memory)} of memory")
