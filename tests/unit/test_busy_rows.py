@@ -8,6 +8,7 @@ from cached_rows import KERNEL, change_rows
 from fake_engine import FakeAlgorithm, FakeEngine
 
 from mucudnn._native import Engine
+from mucudnn.cli.terminal import Terminal
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.schema import MEASUREMENT
 from mucudnn.listener import Listener
@@ -27,9 +28,9 @@ def engine(*, busy: bool, **times: float) -> FakeEngine:
     return made
 
 
-def run(cache: Cache, made: FakeEngine, runner: Runner) -> tuple[str, int]:
+def run(cache: Cache, made: FakeEngine, runner: Runner, listener: Listener | None = None) -> tuple[str, int]:
     """Optimize in a new process. Return the algorithm and the number of measurements."""
-    bench = Bench(cast(Engine, made), cache, Listener(), runner)
+    bench = Bench(cast(Engine, made), cache, listener or Listener(), runner)
     result = optimize(bench, [KERNEL], "undivided", Limits(), run=False)
     return result.decisions[0].divided.parts[0].algorithm, bench.made["measured"]
 
@@ -60,6 +61,16 @@ def test_what_a_busy_moment_puts_far_behind_is_measured_again_too(cache: Cache) 
         run(cache, engine(busy=True, A=1.0, B=9.0), Exhaustive())
         let_time_pass(cache)
         assert run(cache, engine(busy=False, A=1.0, B=0.5), Exhaustive()) == ("B", 2)
+
+
+def test_a_later_run_says_how_many_measurements_it_makes_again(
+    cache: Cache, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with cache:
+        run(cache, engine(busy=True, A=1.0), Exhaustive())
+        let_time_pass(cache)
+        run(cache, engine(busy=False, A=1.0, B=2.0), Exhaustive(), Terminal())
+    assert "1 of them again because other programs disturbed the last run" in capsys.readouterr().err
 
 
 def test_a_machine_that_stays_busy_measures_more_and_more_seldom(cache: Cache) -> None:
