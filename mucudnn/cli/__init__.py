@@ -18,7 +18,7 @@ from mucudnn.errors import MucudnnError, UsageError, suggestion
 from mucudnn.output.files import NewFile
 from mucudnn.output.printable import printable
 from mucudnn.output.streams import fill, reserve_stdout
-from mucudnn.settings import SETTINGS
+from mucudnn.settings import LISTED
 
 COMMANDS = ("demo", "optimize", "memory", "run", "plan", "cache", "doctor", "parallel", "completion")
 _LONGEST = 2000  # the most characters of an error
@@ -72,7 +72,7 @@ class Parser(argparse.ArgumentParser):
 
 def _variables() -> str:
     """Return a paragraph for each environment variable, as wide as argparse's paragraphs."""
-    column = max(len(setting.variable) for setting in SETTINGS) + 4
+    column = max(len(setting.variable) for setting in LISTED) + 4
     return "\n".join(
         textwrap.fill(
             f"{setting.meaning} (default: {setting.default_text})",
@@ -80,7 +80,7 @@ def _variables() -> str:
             initial_indent=f"  {setting.variable}".ljust(column),
             subsequent_indent=" " * column,
         )
-        for setting in SETTINGS
+        for setting in LISTED
     )
 
 
