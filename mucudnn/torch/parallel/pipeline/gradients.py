@@ -46,12 +46,10 @@ class Reduction:
     agreement: Agreement
 
     def __post_init__(self) -> None:
-        everyone = sorted(r for row in self.pipes for r in row)
-        self._world = make_group(everyone, self.agreement.timeout)
         self._pipeline = next(i for i, row in enumerate(self.pipes) if dist.get_rank() in row)
         self._stages = {stage: module for (stage, _), module in sorted(self.modules.items())}
         self._ties = agree_on_ties(self.sources, self._stages, self.agreement)
-        self._groups = self._make_groups({tuple(everyone): self._world})
+        self._groups = self._make_groups()
 
     def copy_weights(self) -> None:
         """Give all copies of each tensor the values that the first pipeline's first stage with it holds."""
@@ -114,10 +112,10 @@ class Reduction:
         The first result has the shape (pipelines, figures), the second (figures,), both in float64. Every
         rank gets the same sums.
         """
-        sums = torch.zeros(len(self.pipes), len(figures), dtype=torch.float64, device=self.device)
+        sums = torch.zeros(len(self.pipes), len(figures), dtype=torch.float64)
         sums[self._pipeline] = torch.tensor(figures, dtype=torch.float64)
         with naming(_EXCHANGED):
-            dist.all_reduce(sums, group=self._world)
+            dist.all_reduce(sums, group=self.agreement.group)
         return sums, sums[self._pipeline]
 
     def gradient_norm(self, norm_type: float) -> Tensor:
@@ -180,10 +178,9 @@ class Reduction:
             for other in others:
                 other.copy_(first)
 
-    def _make_groups(
-        self, groups: dict[tuple[int, ...], dist.ProcessGroup]
-    ) -> dict[tuple[int, ...], dist.ProcessGroup | None]:
+    def _make_groups(self) -> dict[tuple[int, ...], dist.ProcessGroup | None]:
         """Make the groups for all sets of stages, as every process must. A set on a single rank has None."""
+        groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
         made: dict[tuple[int, ...], dist.ProcessGroup | None] = {}
         stages_alone = {(stage,) for stage in range(self.schedule.stages)}
         for stages in sorted(stages_alone | set(map(_stages_of, self._ties.values()))):

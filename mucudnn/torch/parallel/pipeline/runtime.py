@@ -158,7 +158,7 @@ class BidirectionalPipeline:
         for parameter, earlier in before.items():
             if earlier is not None:
                 parameter.grad = earlier if parameter.grad is None else earlier.add_(parameter.grad)
-        return value
+        return value.to(self._device)
 
     @torch.no_grad()
     def evaluate(self, inputs: Any, *, everywhere: bool = False) -> Any:
