@@ -98,7 +98,7 @@ def bytes_of(name: str, value: int | str) -> int:
         raise ArgumentTypeError(f"{name} is {shown(value)}: give bytes, or text such as '64MiB'")
     if not 0 <= size < 2**63:
         raise UsageError(f"{name} is {shown(size)}: it must be at least 0 and below 2^63 bytes")
-    return parse_size(str(size))  # which refuses a small number without a unit
+    return parse_size(str(size))  # refuses a small number without a unit
 
 
 def known_plan(plan: PlanOrPath) -> Plan:

@@ -220,7 +220,7 @@ class _Runner:
         if self.name in ("converted", "both"):
             convert(self._call, workspace=workspace, budget="none")
         if self.name == "converted":  # compiled models compare no steps
-            comparison = convolutions(self._call)[0]._mucudnn.comparison  # of all layers
+            comparison = convolutions(self._call)[0]._mucudnn.comparison  # all layers share it
         if self.name in ("compiled", "both"):
             self._call = torch.compile(self._call)
         decided = 0
