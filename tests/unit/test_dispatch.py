@@ -228,7 +228,7 @@ def test_an_endless_stream_of_calls_keeps_the_latest_and_those_in_use() -> None:
 @pytest.mark.usefixtures("four_remembered_calls")
 def test_a_forgotten_call_is_decided_again_in_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
     # On a busy machine some measurements would be made again, and their new times may lead to another choice.
-    monkeypatch.setattr(Cache, "due", lambda *_: set())
+    monkeypatch.setattr("mucudnn.costs.cache._is_due", lambda _: False)
     limits = [0, 70_000, "none"] * 2
     calls = [CALL._replace(workspace=limit, x=(size, *X.shape[1:])) for size in (8, 4, 2) for limit in limits]
     for _ in range(2):  # the first time, close candidates of one limit are measured again for another one
