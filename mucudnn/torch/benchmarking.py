@@ -25,7 +25,7 @@ from mucudnn.torch.private import allocations_of, is_profiled
 
 WAYS = ("stock", "channels_last", "compiled", "converted", "both")
 _ROUNDS, _FEWEST = 40, 8  # each runs every way once
-_MOST_STEPS = 500  # a converted model compares its choices with PyTorch's own convolutions in fewer
+_MOST_STEPS, _MOST_S = 500, 60.0  # for a converted model to decide
 _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}  # the formats of images and volumes
 
 
@@ -223,11 +223,11 @@ class _Runner:
             comparison = convolutions(self._call)[0]._mucudnn.comparison  # all layers share it
         if self.name in ("compiled", "both"):
             self._call = torch.compile(self._call)
-        decided = 0
+        decided, end = 0, time.perf_counter() + _MOST_S
         for _ in range(_MOST_STEPS):
             self.step()
             decided = decided + 1 if comparison is None or comparison.result else 0
-            if decided == 2:
+            if decided == 2 or time.perf_counter() > end:
                 break
 
     def step(self) -> Any:
@@ -235,10 +235,11 @@ class _Runner:
         if not self._is_training:
             with torch.no_grad():
                 return self._call(*self._x)
+        self._loss(self._call(*self._x)).backward()
+        gradients = [parameter.grad for parameter in self._parameters]
         for parameter in self._parameters:
             parameter.grad = None
-        self._loss(self._call(*self._x)).backward()
-        return [parameter.grad for parameter in self._parameters]
+        return gradients
 
     def _find_memory(self) -> int | None:
         if self.device != "cpu":

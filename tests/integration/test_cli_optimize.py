@@ -43,7 +43,9 @@ def test_optimize_measures_decides_runs_and_writes_a_plan(
     plan = tmp_path / "small.plan"
     run("optimize", network, "--inference", "--batch", "8", "--workspace", "64KiB", "--output", str(plan))
     captured = capsys.readouterr()
-    assert re.match(r"Measuring up to \d+ times for 2 kernels, in about .* of memory\n$", captured.err)
+    measuring, written = captured.err.splitlines()
+    assert re.fullmatch(r"Measuring up to \d+ times for 2 kernels, in about .* of memory", measuring)
+    assert written == f"Wrote {plan}"
     lines = captured.out.splitlines()
     assert "within 64 KiB of workspace for each kernel" in lines[0]
     assert lines[-1] == f"Next: mucudnn plan show {plan}"

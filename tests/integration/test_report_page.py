@@ -157,7 +157,7 @@ def test_the_page_shows_what_was_measured(tmp_path: Path, capsys: Capture) -> No
     assert captured.err.startswith("Measuring ")
     assert captured.out.splitlines()[-1] == f"Next: open {page} in a browser"
     assert "measured" in page.read_text()
-    assert error_of(capsys, arguments, 0) == ""
+    assert error_of(capsys, arguments, 0) == f"Wrote {page}\n"
 
 
 def test_a_page_on_a_full_disk_is_reported_in_one_line(capsys: Capture) -> None:
