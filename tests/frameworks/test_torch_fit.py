@@ -94,7 +94,7 @@ def test_the_largest_batch_fits_and_a_larger_one_does_not() -> None:
         assert fits(n)
         assert not fits(n + 1)
     assert batches[True] > batches[False]
-    assert mt.largest_batch(model, x, memory=1000) == 0
+    assert mt.largest_batch(model, x, memory=2000) == 0
 
 
 def test_wrong_arguments_are_explained() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -62,7 +61,7 @@ def _build(source: str) -> tuple[nn.Module, tuple[int, ...] | None] | None:
         return _read_onnx(source)
     module, _, name = source.partition(":")
     if name:
-        sys.path.insert(0, os.getcwd())
+        sys.path.insert(0, "")
         model = getattr(import_module(module), name)()
         if not isinstance(model, nn.Module):
             raise UsageError(f"{source} returns {shown(model)}, not a torch.nn.Module")
