@@ -27,8 +27,8 @@ def test_new_kernels_take_the_place_of_those_used_longest_ago(desk: Desk) -> Non
     assert (ran.code, ran.stderr) == (0, "")
     grown = re.fullmatch(r"grew by (-?\d+) bytes\n", ran.stdout)
     assert grown, ran.stdout
-    # A kernel that stays takes more than 1 KB. Those of later batches are larger, and on a busy machine a race
-    # leaves more measurements of each.
+    # A kernel that stays takes more than 1 KB. Those of later batches are larger, and on a busy machine a
+    # race leaves more measurements of each.
     assert int(grown[1]) < MANY * 400
 
 
