@@ -71,7 +71,7 @@ def _read_network(source: str, flags: Flags) -> Network:
     if not Path(source).is_file():
         raise UsageError(
             f"'{source}' is neither a network nor a file: give {', '.join(TRAINABLE)}, a model such as "
-            "module:function, or a file that Network.write wrote, such as one of mucudnn.torch.trace"
+            "module:function, a name of torchvision or timm where these are installed, or a network file"
         )
     for flag, value in (("--batch", flags.batch), ("--dtype", flags.dtype), ("--layout", flags.layout)):
         if value is not None:
@@ -171,5 +171,6 @@ def _explain_unknown(source: str) -> str:
     names = bundled_networks()
     return (
         f"'{source}' is not a network, a file or a descriptor{suggestion(source, names)} "
-        f"The networks are {', '.join(names)}; a descriptor looks like mb64_ic64ih27_oc192_kh5_ph2"
+        f"The networks are {', '.join(names)}, and with torchvision or timm theirs; a descriptor looks like "
+        "mb64_ic64ih27_oc192_kh5_ph2"
     )

@@ -40,8 +40,7 @@ def trace_model_of(source: str, flags: Flags, shape: tuple[int, ...] | None) -> 
     if found is None:
         return None
     model, usual = found
-    shape = shape or usual
-    if shape is None:
+    if (shape := shape or usual) is None:
         raise UsageError(f"the input of {source} is not known: give its shape, such as --input 16x3x224x224")
     if flags.batch:
         shape = flags.batch, *shape[1:]
