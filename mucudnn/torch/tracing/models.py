@@ -40,7 +40,8 @@ def trace_model_of(source: str, flags: Flags, shape: tuple[int, ...] | None) -> 
     if found is None:
         return None
     model, usual = found
-    if (shape := shape or usual) is None:
+    shape = shape or usual
+    if not shape:
         raise UsageError(f"the input of {source} is not known: give its shape, such as --input 16x3x224x224")
     if flags.batch:
         shape = flags.batch, *shape[1:]
