@@ -13,7 +13,7 @@ from mucudnn.errors import UsageError
 from mucudnn.forks import no_fork
 from mucudnn.problems import sources
 from mucudnn.problems.kernels import PASSES, Kernel
-from mucudnn.problems.sources import TRAINABLE, Flags, bundled_networks
+from mucudnn.problems.sources import Flags, bundled_networks
 
 if TYPE_CHECKING:
     from mucudnn.problems.network import Network
@@ -47,8 +47,6 @@ def read_step(arguments: argparse.Namespace, flags: Flags) -> Network:
 def read_kernels(arguments: argparse.Namespace, flags: Flags) -> list[Kernel]:
     """Return the kernels of the network's training, or of its inference. Raises UsageError."""
     source, network = arguments.network, _trace(arguments, flags)
-    if network is None and source in TRAINABLE:
-        network = sources.read_network(source, flags)
     if network is None:
         return sources.read_kernels(source, flags, PASSES[:1] if arguments.inference else PASSES)
     kernels = network.kernels(forward=bool(arguments.inference))

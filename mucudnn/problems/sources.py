@@ -69,10 +69,7 @@ def _read_network(source: str, flags: Flags) -> Network:
             f"{', '.join(TRAINABLE)}, a model, or a network file"
         )
     if not Path(source).is_file():
-        raise UsageError(
-            f"'{source}' is neither a network nor a file: give {', '.join(TRAINABLE)}, a model such as "
-            "module:function, a name of torchvision or timm where these are installed, or a network file"
-        )
+        raise UsageError(_explain_unknown(source))
     for flag, value in (("--batch", flags.batch), ("--dtype", flags.dtype), ("--layout", flags.layout)):
         if value is not None:
             raise UsageError(f"{flag} is for bundled networks: the network of {source} has its own")

@@ -101,7 +101,7 @@ def test_costs_can_be_measured_on_this_machine(tmp_path: Path, capsys: Capture) 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["vgg17", "--memory", "1GiB"], "'vgg17' is neither a network nor a file"),
+        (["vgg17", "--memory", "1GiB"], "did you mean vgg16"),
         (["vgg16", "--memory", "12 gigs"], "'12 gigs' is not a size"),
         (["vgg16", "--memory=-1"], "'-1' is not a size"),
         (["vgg16", "--memory", "1GiB", "--bandwidth", "0"], "a bandwidth must be above 0"),

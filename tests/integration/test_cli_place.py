@@ -88,7 +88,7 @@ def test_a_wrong_table_is_refused_with_its_line(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["parallel", "place", "nosuch"], "is neither a network nor a file"),
+        (["parallel", "place", "nosuch"], "is not a network, a file or a descriptor"),
         (
             ["parallel", "place", "googlenet", "--devices", "0"],
             "the number of devices must be from 1 to 64, not 0",
