@@ -25,7 +25,7 @@ The same in a program of your own:
 
 @dataclass(frozen=True)
 class Demo(Answer):
-    """The times of all ways to run the training step."""
+    """The benchmark of a training step in PyTorch as it is, compiled, converted, and both."""
 
     benchmark: Benchmark
 

@@ -70,7 +70,7 @@ def open_no_link(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
-def patient_tries(
+def tries_until_stalled(
     what: str, tell: Callable[[str], None], progress: Callable[[], object] = lambda: None
 ) -> Iterator[None]:
     """Yield every moment until the owner of a claim makes no progress for PATIENCE_SECONDS.

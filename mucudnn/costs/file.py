@@ -27,7 +27,8 @@ _TABLES = (
     "PRIMARY KEY (device, library, threads, problem, pass, kind, own_key)) WITHOUT ROWID",
     # It has at most one row: the state of the journal when the cache last took it.
     "CREATE TABLE taken_journal (state TEXT NOT NULL)",
-    # The counts are about the programs that use this file, so they are neither exported nor merged.
+    # How often programs with this cache used the kept times of a step. Exchange leaves these counts out,
+    # because they say nothing about another cache.
     "CREATE TABLE step_uses (step TEXT PRIMARY KEY, uses INTEGER, checks INTEGER) WITHOUT ROWID",
 )
 

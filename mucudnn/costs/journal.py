@@ -53,7 +53,7 @@ def take_journal(cache: CacheRows) -> None:
     Raise what the cache raises.
     """
     try:
-        _use_journal(cache.path, "rb", partial(_take, cache))
+        _run_on_journal(cache.path, "rb", partial(_take, cache))
     except JournalError as error:
         cache.warn(str(error))
 
@@ -63,10 +63,10 @@ def prune_journal(cache: Path, forget: DocumentTest) -> None:
 
     Raise JournalError, also while a program writes to the journal.
     """
-    _use_journal(cache, "r+b", partial(_prune, forget))
+    _run_on_journal(cache, "r+b", partial(_prune, forget))
 
 
-def _use_journal(cache: Path, mode: Literal["rb", "r+b"], work: Callable[[BinaryIO], None]) -> None:
+def _run_on_journal(cache: Path, mode: Literal["rb", "r+b"], work: Callable[[BinaryIO], None]) -> None:
     """Call `work` with the journal of a cache, if there is one. Raise JournalError."""
     path = journal_of(cache)
     if not os.path.lexists(path):

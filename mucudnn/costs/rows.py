@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from mucudnn.codec import parse_json
-from mucudnn.costs.claims import Claims, patient_tries
+from mucudnn.costs.claims import Claims, tries_until_stalled
 from mucudnn.costs.file import (
     CacheError,
     DamagedError,
@@ -117,7 +117,9 @@ class CacheRows:
         for item in busy:
             what = f"it is to {name(item)}"
             # The version of the data changes when another process writes to the file.
-            tries = patient_tries(what, self._listener.message, lambda: self.query("PRAGMA data_version"))
+            tries = tries_until_stalled(
+                what, self._listener.message, lambda: self.query("PRAGMA data_version")
+            )
             with self._claim(name(item), tries):
                 yield item
 
@@ -202,8 +204,8 @@ class CacheRows:
                 return work(connection)
 
     def _begin_anew(self, claims: Claims, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Set the damaged file aside, unless another process has done so. Return the result of `work`."""
-        tries = patient_tries("it replaces the damaged cache", self._listener.message)
+        """Run `work` on a new file. Rename the damaged one first, unless another process has replaced it."""
+        tries = tries_until_stalled("it replaces the damaged cache", self._listener.message)
         with cache_errors(self.path), claims.claim("the file itself", tries):
             self._replacements += 1
             self._disconnect()

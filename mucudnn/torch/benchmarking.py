@@ -253,7 +253,7 @@ class _Runner:
         return max(accumulate(lent, initial=0))
 
     def compare_with(self, stock: "_Runner") -> WayResult:
-        """Return the result of this way."""
+        """Return the time of this way's step, and how it compares with stock PyTorch's."""
         if self.reason:
             return WayResult(self.name, "not run", reason=self.reason)
         ms = median_of([own * 1e3 for own, _ in clean_pairs(self.times, self.times)])

@@ -12,7 +12,7 @@ from recorder import Recorder
 
 from mucudnn.costs import claims as claiming
 from mucudnn.costs.cache import Cache
-from mucudnn.costs.claims import Claims, patient_tries
+from mucudnn.costs.claims import Claims, tries_until_stalled
 from mucudnn.costs.schema import COMPARISON
 
 pytestmark = pytest.mark.usefixtures("cache_path")
@@ -56,7 +56,7 @@ def test_a_claim_belongs_to_one_process_until_it_ends_in_any_way(tmp_path: Path)
     with claims.claim("another kernel") as ours:
         assert ours
     owner.send_signal(signal.SIGKILL)
-    with claims.claim("a kernel", patient_tries("it works", print)) as ours:
+    with claims.claim("a kernel", tries_until_stalled("it works", print)) as ours:
         assert ours
     owner.communicate()
     claims.close()

@@ -8,7 +8,7 @@ from mucudnn._native import parse_descriptor
 from mucudnn.problems.kernels import Kernel
 
 KERNEL = Kernel(parse_descriptor("mb16_ic16ih28_oc32_kh3_ph1")[0], "forward")
-THREADS = 8
+THREADS = 6
 
 
 def resident_bytes() -> int:
@@ -44,4 +44,4 @@ def test_threads_that_measured_keep_no_tensors(engine: _native.Engine) -> None:
     for thread in threads:
         thread.join()
     assert min(tensors) > 32 * 2**20
-    assert kept < min(tensors)  # a thread that is alive keeps about 4 MiB of its own
+    assert kept < 32 * 2**20  # a thread that is alive keeps about 4 MiB of its own

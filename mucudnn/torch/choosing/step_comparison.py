@@ -92,7 +92,7 @@ class _SimilarSteps:
         """The way of the next step."""
         return _TURNS[self.turn % len(_TURNS)]
 
-    def note_step(self) -> None:
+    def count_step(self) -> None:
         """Count a step that ran by the result, and begin a new comparison if a check is due."""
         if self.trial is not None and self.trial.note_use(self.distance):
             self.result, self.left, self.count, self.turn = None, _WAYS, 0, 0
@@ -252,7 +252,7 @@ class StepComparison:
             steps = self._similar_steps[call] = _SimilarSteps()
         may_compare = not torch.are_deterministic_algorithms_enabled() and not is_captured(x)
         if steps.result and may_compare:
-            steps.note_step()
+            steps.count_step()
         self._way, self._compared = steps.result or CHOICES, None
         if steps.result or not may_compare:
             return

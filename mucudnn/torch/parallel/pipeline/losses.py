@@ -48,7 +48,7 @@ class MiniBatchLoss:
             returned = Arguments.of(returned, "the output of the last stage").value
         with _Reductions() as reductions:
             result: Any = self._loss(returned, targets.value)
-        pair = reductions.pair_of(result) if isinstance(result, Tensor) else _check_pair(result)
+        pair = reductions.sum_and_weight_of(result) if isinstance(result, Tensor) else _check_pair(result)
         if pair is not None:
             value, weight = pair
             self._weights += weight
@@ -139,7 +139,7 @@ class _Reductions(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Call a function of PyTorch."""
+        """Call a function. A mean over classes is computed from its sum and weight, which are noted."""
         options = kwargs or {}
         mean = self._class_mean(func, *args, **options) if func in _CLASS_LOSSES else None
         if mean is not None:
@@ -161,7 +161,10 @@ class _Reductions(TorchFunctionMode):
         reduction: str = "mean",
         **options: float,
     ) -> Tensor | None:
-        """Return a loss over classes, or None if it is not a mean weighted by the targets."""
+        """Return the mean of a cross entropy over its targets, and note its sum and weight.
+
+        Return None for another reduction, and for targets that are probabilities.
+        """
         is_mean = reduction == "mean" and size_average is None and reduce is None
         if not is_mean or target.is_floating_point():  # probabilities of classes
             return None
@@ -172,7 +175,7 @@ class _Reductions(TorchFunctionMode):
         self.means.append((mean, total, divisor, target.numel()))
         return mean
 
-    def pair_of(self, value: Tensor) -> tuple[Tensor, float] | None:
+    def sum_and_weight_of(self, value: Tensor) -> tuple[Tensor, float] | None:
         """Return the sum and the weight if the value of the loss is a mean over classes.
 
         Warn if such a mean is only a part of the value, because its weight in the value is not known.
