@@ -92,8 +92,7 @@ class Trial:
     def settle(self, times: Times, choice: str, *, is_disturbed: bool) -> None:
         """Keep the times of a comparison and the way that it chose.
 
-        Earlier times stay if they lead to the same way, because Inductor's cache of compiled graphs depends
-        on them, or if other programs disturbed the comparison.
+        Earlier times stay if they lead to the same way, or if other programs disturbed the comparison.
         """
         if not self.choice or not (is_disturbed or choice == self.choice):
             self.times, self.choice, self.checks = times, choice, 0
@@ -119,17 +118,17 @@ class CallTrials:
         key: Key,
         measure: Callable[[], Times],
         choose: Callable[[Times], str],
-        check_ms: Callable[[Times], float],
+        check_ms: Callable[[Times], float] | None = None,
         *,
         may_measure: bool = True,
     ) -> Times:
         """Return the kept times unless the trial is due, else measure them and keep them.
 
         Return no times if there are none and they may not be measured, the budget is spent, or the trial
-        fails. `choose` returns the way that times lead to, and `check_ms` the ms to measure them. If other
-        programs disturb the trial, `measure` returns no times, and earlier times stay. Raises UnfinishedError
-        for a trial that a later call has to make, because a paced budget has no time, or too little on a busy
-        machine.
+        fails. `choose` returns the way that times lead to, and `check_ms` the ms to measure them; without it
+        no trial with times is due. If other programs disturb the trial, `measure` returns no times, and
+        earlier times stay. Raises UnfinishedError for a trial that a later call has to make, because a paced
+        budget has no time, or too little on a busy machine.
         """
         trial = Trial(key, choose)
         if not may_measure:
@@ -141,7 +140,7 @@ class CallTrials:
             return trial.times
         is_used, self._used[key] = self._used[key], True
         if not is_new:
-            if is_used:
+            if is_used or check_ms is None:
                 return trial.times
             cost_ms = check_ms(trial.times) + self._checking_s * 1e3
             if not trial.note_use(uses_to_next_check(cost_ms, self._clock() * 1e3, 1, trial.checks)):

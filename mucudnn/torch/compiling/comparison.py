@@ -50,16 +50,14 @@ class Packed(NamedTuple):
 def choose(call: CompiledCall, packed: Packed | None) -> EngineChoice | None:
     """Return the engine's way to run a call if it is certainly faster than Inductor's, else None.
 
-    The cache keeps all times.
+    The cache keeps all times. They are not checked again, so that each process compiles the same graph.
     """
     choose_way = partial(_choose_way, is_packed=packed is not None)
     kind = "plain" if packed is None else "packed, adds" if packed.adds else "packed"
     step = digest(("compiled", kind, call.workspace, call.constant_filter))
     try:
         key = stock.source_of("cpu").machine, Kernel(call.problem, call.pass_), step
-        times = trials.of_process.find_or_measure(
-            key, partial(_measure, call, packed), choose_way, _measuring_ms
-        )
+        times = trials.of_process.find_or_measure(key, partial(_measure, call, packed), choose_way)
     except (*passes.FAILURES, RuntimeError):
         return None
     way = choose_way(times)
@@ -92,11 +90,6 @@ def digest_of_choices() -> str:
         ]
     versions = mucudnn.__version__, SCHEMA, *TENSORS.values(), *machine.identity
     return digest([*versions, *sorted(map(str, rows))])
-
-
-def _measuring_ms(times: Times) -> float:
-    """Return about the ms that `_measure` takes."""
-    return min(_BUDGET_MS, 2 * _ROUNDS * sum(times.values())) + 3 * sum(times.values())
 
 
 def _measure(call: CompiledCall, packed: Packed | None) -> dict[str, float]:
