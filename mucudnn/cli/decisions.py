@@ -7,7 +7,7 @@ from typing import Any
 
 from mucudnn.output.answers import Answer, Lines, table
 from mucudnn.output.streams import columns, results
-from mucudnn.output.text import micro_batches, milliseconds, ratio, short_names, wrapped
+from mucudnn.output.text import micro_batches, milliseconds, ratio, wrapped
 from mucudnn.plans.decide import Decision
 from mucudnn.plans.result import (
     Result,
@@ -31,19 +31,23 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Decided(Answer):
-    """The decisions for a network, advice about its memory, and the command to type next."""
+    """The decisions for a network, advice about its memory, and the command to type next.
+
+    With `notes` the text says of each kernel why it does not run the best prediction.
+    """
 
     result: Result
     network: str
     advice: Sequence[str]
     next_command: str
+    notes: bool
 
     def content(self) -> dict[str, Any]:
         """Return the form that docs/reference/json.md describes."""
         return to_json(self.result)
 
     def lines(self) -> Lines:
-        """Yield the table, a sentence for each division that was dropped, and the next command."""
+        """Yield the table, what needs an explanation, and the next command."""
         ran = any(decision.comparison for decision in self.result.decisions)
         yield self._describe_question()
         yield f"on {self.result.machine}"
@@ -72,7 +76,7 @@ class Decided(Answer):
 
     @property
     def _names(self) -> list[str]:
-        return short_names([decision.kernel.label for decision in self.result.decisions])
+        return [decision.kernel.label for decision in self.result.decisions]
 
     @property
     def _passes(self) -> list[str]:
@@ -115,9 +119,15 @@ class Decided(Answer):
     def _explain(self) -> Iterator[str]:
         """Yield sentences about kernels that do not run the best prediction, and about shares."""
         decisions = self.result.decisions
-        for name, decision in zip(self._names, decisions, strict=True):
-            if decision.outrun is not None:
-                yield _explain_outrun(name, decision, decision.outrun)
+        outrun = [
+            _explain_outrun(name, decision, decision.outrun)
+            for name, decision in zip(self._names, decisions, strict=True)
+            if decision.outrun is not None
+        ]
+        if self.notes:
+            yield from outrun
+        elif outrun:
+            yield f"Kernels whose best prediction lost when run whole: {len(outrun)}; --notes lists them."
         if not any(
             decision.groups or each.divided.is_divided for decision in decisions for each in decision.each
         ):

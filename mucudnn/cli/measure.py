@@ -1,6 +1,6 @@
 """Measurements without decisions, and workspaces without measurements, for `mucudnn optimize`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ from mucudnn.measuring.benchmark import benchmark
 from mucudnn.measuring.candidates import candidates
 from mucudnn.measuring.described_device import open_planner, plan, read_properties
 from mucudnn.output.answers import Answer, Lines, table
-from mucudnn.output.text import short_names
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import usable_sizes
 from mucudnn.solver import is_tiled
@@ -51,10 +50,11 @@ def measure(bench: Bench, kernels: Sequence[Kernel], policy: str, next_command: 
     benchmark(bench, kernels, policy)
     rows = [
         {
-            "kernel": name, "pass": kernel.pass_, "micro_batch": row.micro_batch, "algorithm": row.algorithm,
+            "kernel": kernel.label, "pass": kernel.pass_,
+            "micro_batch": row.micro_batch, "algorithm": row.algorithm,
             "time_ms": row.time_ms or 0.0, "is_busy": row.busy_tries > 0, "workspace": row.workspace,
         }
-        for name, kernel in _named(kernels)
+        for kernel in kernels
         for row in bench.cache.measurements(bench.machine, kernel)
         if row.micro_batch in usable_sizes(policy, kernel) and row.status == SUCCESS
     ]  # fmt: skip
@@ -68,17 +68,13 @@ def plan_engines(engine: str, properties: str, kernels: Sequence[Kernel], policy
     with opened_cache(terminal, needed=True) as cache:
         new = plan(planner, machine, cache, kernels, policy, terminal)
         rows = [
-            {"kernel": name, "pass": kernel.pass_, "micro_batch": size, **_summarize(listed)}
-            for name, kernel in _named(kernels)
+            {"kernel": kernel.label, "pass": kernel.pass_, "micro_batch": size, **_summarize(listed)}
+            for kernel in kernels
             for size, listed in candidates(
                 planner, machine, cache, kernel, usable_sizes(policy, kernel)
             ).items()
         ]
         return Measured(machine, cache.path, new, rows)
-
-
-def _named(kernels: Sequence[Kernel]) -> Iterator[tuple[str, Kernel]]:
-    return zip(short_names([kernel.label for kernel in kernels]), kernels, strict=True)
 
 
 def _summarize(listed: Sequence[Listed]) -> dict[str, int | None]:

@@ -128,6 +128,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
             "measure thoroughly, and write a page that shows time against workspace for each kernel and the "
             "whole network, and the gain from more memory",
         ),
+        ("--notes", None, "say of each kernel why it does not run the best prediction"),
         options.JSON,
     )  # fmt: skip
     add_arguments(
@@ -223,7 +224,7 @@ def _finish(arguments: argparse.Namespace, result: Result, find_costs: Callable[
         report = gather(arguments.network, result, find_costs())
         write_lines(arguments.page, [render(report, date.today())], "the page")
         advice = report.advice
-    return Decided(result, arguments.network, advice, _next_command(arguments))
+    return Decided(result, arguments.network, advice, _next_command(arguments), arguments.notes)
 
 
 def _next_command(arguments: argparse.Namespace) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 from mucudnn.costs.records import Machine
 from mucudnn.output.answers import Answer, Lines, table
-from mucudnn.output.text import fine_milliseconds, micro_batches, ratio, short_names
+from mucudnn.output.text import fine_milliseconds, micro_batches, ratio
 from mucudnn.plans.json_forms import kernel_fields
 from mucudnn.plans.sweep import Cliff, Sweep
 from mucudnn.problems.descriptor import short_text
@@ -46,8 +46,8 @@ class Swept(Answer):
         yield f"{self.network}: within {allowed}"
         yield f"on {self.machine}"
         yield ""
-        labels = [s.kernel.name or short_text(s.kernel.problem, mini_batch=False) for s in self.sweeps]
-        for name, swept in zip(short_names(labels), self.sweeps, strict=True):
+        for swept in self.sweeps:
+            name = swept.kernel.name or short_text(swept.kernel.problem, mini_batch=False)
             yield f"{name} {swept.kernel.pass_}"
             yield table(
                 ">mini-batch", "ms>undivided ms", "fine>sample ms", "ms>divided ms", "fine>divided sample ms",

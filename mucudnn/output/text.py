@@ -1,7 +1,6 @@
 """Texts of figures and configurations for tables and sentences."""
 
 import re
-from collections.abc import Sequence
 
 from mucudnn.solver import ChannelGroups, Configuration, tile_of
 
@@ -44,14 +43,6 @@ def algorithm_text(name: str) -> str:
     """Write the name of an algorithm. `WINOGRAD.tile=8` becomes `WINOGRAD in tiles of 8`."""
     tiled = tile_of(name)
     return f"{tiled[0]} in tiles of {tiled[1]}" if tiled else name
-
-
-def short_names(labels: Sequence[str]) -> list[str]:
-    """Return the labels without the prefix `network:`, if all labels share it."""
-    networks = {label.partition(":")[0] if label.count(":") == 1 else "" for label in labels}
-    if len(networks) != 1 or "" in networks:
-        return list(labels)
-    return [label.partition(":")[2] for label in labels]
 
 
 def shortened(name: str, longest: int) -> str:

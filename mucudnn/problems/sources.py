@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,8 +86,7 @@ def read_kernels(source: str, flags: Flags, passes: Sequence[str]) -> list[Kerne
     Raises UsageError if the source cannot be read or has no kernel; for a file the error names the line.
     """
     if source in TRAINABLE:
-        kernels = read_network(source, flags).kernels()
-        return [replace(k, name=f"{source}:{k.name}") for k in kernels if k.pass_ in passes]
+        return [kernel for kernel in read_network(source, flags).kernels() if kernel.pass_ in passes]
     kernels = merge_kernels(
         Kernel(problem, pass_, name, count)
         for problem, name, count in _read_lines(source, flags)

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from mucudnn.costs.table import CostTable
-from mucudnn.output.text import short_names
 from mucudnn.plans.decide import Decision, undivided_configurations
 from mucudnn.plans.result import Result, total_workspace
 from mucudnn.problems.kernels import PASSES, Kernel
@@ -75,11 +74,10 @@ class Report:
 
 def gather(network: str, result: Result, costs: CostTable) -> Report:
     """Return the report of a result whose decisions were made from `costs`."""
-    names = short_names([decision.kernel.label for decision in result.decisions])
     measured = (costs.measurements[decision.kernel] for decision in result.decisions)
     kernels = tuple(
-        KernelReport(name, decision, tuple(undivided_configurations(rows, decision.kernel)))
-        for name, decision, rows in zip(names, result.decisions, measured, strict=True)
+        KernelReport(decision.kernel.label, decision, tuple(undivided_configurations(rows, decision.kernel)))
+        for decision, rows in zip(result.decisions, measured, strict=True)
     )
     fronts = {k.kernel: _find_front(k.decision) for k in kernels}
     even = even_curve(fronts)

@@ -15,8 +15,8 @@ pytestmark = pytest.mark.usefixtures("cache_path")
 
 NETWORK = """\
 # two small layers
-ic8ih14_oc8_kh3_ph1_n"small:conv1*1"
-ic8ih14_oc16_kh1_n"small:conv2*2"
+ic8ih14_oc8_kh3_ph1_n"conv1*1"
+ic8ih14_oc16_kh1_n"conv2*2"
 """
 
 

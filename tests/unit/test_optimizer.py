@@ -110,7 +110,7 @@ def test_a_comparison_that_other_programs_disturbed_keeps_the_undivided_algorith
     assert [str(decision.best) for decision in busy.decisions] == ["1*8 LEAN"] * 2
     assert all(len(entry.chosen.parts) == 1 for entry in to_plan(busy).kernels)
     assert to_json(busy)["kernels"][0]["measured"]["is_busy"]
-    show(*Decided(busy, "network", (), "mucudnn plan show").lines())
+    show(*Decided(busy, "network", (), "mucudnn plan show", notes=True).lines())
     shown = " ".join(capsys.readouterr().out.split())
     assert (
         "4×2 HUNGRY was predicted at 1.60×, but other programs disturbed too many of its whole runs." in shown
@@ -154,7 +154,7 @@ def test_where_the_best_prediction_does_not_hold_up_the_next_best_is_run_whole_t
     assert [str(decision.divided) for decision in result.decisions] == ["8*1 HUNGRY"] * 2
     assert [decision.time_ms for decision in result.decisions] == [12.0] * 2
     assert [str(d.outrun and d.outrun.divided) for d in result.decisions] == ["4*2 HUNGRY"] * 2
-    show(*Decided(result, "network", (), "mucudnn plan show").lines())
+    show(*Decided(result, "network", (), "mucudnn plan show", notes=True).lines())
     assert (
         "first forward runs in 8×1 HUNGRY: 4×2 HUNGRY was predicted at 1.60×, but run whole it reached 1.11×."
         in capsys.readouterr().out

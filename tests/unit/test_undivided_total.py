@@ -147,5 +147,5 @@ def test_what_whole_runs_choose_fits_the_total_and_is_never_slower_than_undivide
         assert times.divided_ms <= (times.undivided_ms or math.inf) * (1 + 1e-9)
         written = to_json(result)["total"]
         assert (written["undivided_ms"] is None) == (written["speedup"] is None)
-        show(*Decided(result, "network", (), "mucudnn plan show").lines())
+        show(*Decided(result, "network", (), "mucudnn plan show", notes=True).lines())
         assert "total" in capsys.readouterr().out

@@ -27,7 +27,7 @@ POLICY = "power_of_two"
 LIMIT = Limits(workspace=64 * MIB)
 SWEEP: tuple[int | None, ...] = (0, MIB, 8 * MIB, 32 * MIB, 64 * MIB, 256 * MIB, None)
 ROUNDS = 7
-DEEPBENCH = [f"deepbench:conv{number}" for number in (9, 11, 19, 24)]  # two 3x3 kernels, two 5x5 kernels
+DEEPBENCH = [f"conv{number}" for number in (9, 11, 19, 24)]  # two 3x3 kernels, two 5x5 kernels
 
 
 def measure(options: argparse.Namespace) -> Iterator[Record]:

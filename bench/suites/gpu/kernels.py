@@ -30,7 +30,7 @@ Name = TypeVar("Name")
 LIMITS = tuple(mib * MIB for mib in (8, 64, 128, 512))
 ROUNDS = 10
 # The measured kernels of ResNet-50: the first layer, and conv2 and conv3 of each stage's first two blocks.
-RESNET = re.compile(r"resnet50:layer[1-4]\.[01]\.conv[23]|resnet50:conv1")
+RESNET = re.compile(r"layer[1-4]\.[01]\.conv[23]|conv1")
 # The columns of DeepBench, the benchmark of the μ-cuDNN paper. The paper has fp32 only.
 PAPER = ("fp32 NCHW", "TF32 NCHW", "fp16 NCHW")
 

@@ -1,13 +1,14 @@
 """The memory that a training step takes without a plan, and the least that it takes with one."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
+from mucudnn.output.table import Tabular
 from mucudnn.plans.memory.allocations import Update, find_lives, list_events
 from mucudnn.plans.memory.allocator import FREE, Event, count_reserved, find_least
 from mucudnn.plans.memory.planning import ALIGNMENT, count_trace
@@ -15,7 +16,7 @@ from mucudnn.plans.memory.traced import Trace
 from mucudnn.plans.memory.training_step import Costs, Work, count_resident, count_work
 from mucudnn.problems.network import Network
 from mucudnn.problems.steps import Tensor
-from mucudnn.sizes import round_up
+from mucudnn.sizes import format_size, round_up
 from mucudnn.solver.memory.floor import find_floor
 from mucudnn.solver.memory.simulation import KEEP, Simulator
 from mucudnn.solver.memory.training import TrainingStep
@@ -35,8 +36,8 @@ _PROBES = (2, 6)  # batches whose need predicts that of others
 
 
 @dataclass(frozen=True)
-class Fit:
-    """The memory of a training step in bytes.
+class Fit(Tabular):
+    """The memory of a training step in bytes, shown as a table in text and in notebooks.
 
     Attributes:
         memory: the bytes of the device; None if they do not matter.
@@ -49,6 +50,8 @@ class Fit:
             and fragmentation (gaps that the allocator cannot return to CUDA). They add up to `peak`.
     """
 
+    _heads = ("part", "memory")
+    _figures = (False, True)
     memory: int | None
     peak: int
     floor: int
@@ -64,6 +67,15 @@ class Fit:
     def fits_with_plan(self) -> bool:
         """True if the step fits the memory with a plan."""
         return self.memory is None or self.floor <= self.memory
+
+    def _rows(self) -> Iterator[tuple[str, str]]:
+        totals = {"peak": self.peak, "reserved by PyTorch": self.reserved, "peak with a plan": self.floor}
+        yield from ((name, format_size(size)) for name, size in {**self.parts, **totals}.items())
+
+    def _sentences(self) -> Iterator[str]:
+        if self.memory is not None:
+            fits = "fits" if self.fits else "fits with a plan" if self.fits_with_plan else "does not fit"
+            yield f"The training step {fits}: the device has {format_size(self.memory)}."
 
 
 class Surroundings(NamedTuple):
