@@ -21,7 +21,6 @@ _OF_ONE_LIMIT = (
 class KernelReport:
     """A kernel's decision, and its Pareto-optimal undivided algorithms, workspace ascending."""
 
-    name: str
     decision: Decision
     undivided: tuple[Configuration, ...]
 
@@ -29,12 +28,6 @@ class KernelReport:
     def kernel(self) -> Kernel:
         """The kernel that the decision is about."""
         return self.decision.kernel
-
-    @property
-    def title(self) -> str:
-        """The name, the pass, and the kernel's count if it occurs more than once."""
-        count = f" ×{self.kernel.count}" if self.kernel.count > 1 else ""
-        return f"{self.name} {self.kernel.pass_}{count}"
 
 
 @dataclass(frozen=True)
@@ -76,7 +69,7 @@ def gather(network: str, result: Result, costs: CostTable) -> Report:
     """Return the report of a result whose decisions were made from `costs`."""
     measured = (costs.measurements[decision.kernel] for decision in result.decisions)
     kernels = tuple(
-        KernelReport(decision.kernel.label, decision, tuple(undivided_configurations(rows, decision.kernel)))
+        KernelReport(decision, tuple(undivided_configurations(rows, decision.kernel)))
         for decision, rows in zip(result.decisions, measured, strict=True)
     )
     fronts = {k.kernel: _find_front(k.decision) for k in kernels}

@@ -4,6 +4,7 @@ from datetime import date
 
 from mucudnn.output.text import micro_batches, milliseconds
 from mucudnn.plans.result import final, has_shares, measured, predicted, split_shares, total
+from mucudnn.problems.descriptor import short_text
 from mucudnn.report import plots
 from mucudnn.report.figure import PALETTE, inline_svg, style
 from mucudnn.report.gather import KernelReport, Report
@@ -27,6 +28,7 @@ def render(report: Report, written: date) -> str:
             predicted=predicted,
             measured=measured,
             final=final,
+            short_text=short_text,
             problems=_describe_problems(report),
             written=f"{written.day} {written:%B %Y}",
             network_plot=_draw_network(report),
@@ -64,7 +66,7 @@ def _describe(kernel: KernelReport) -> str:
     desirable, chosen = kernel.decision.desirable, kernel.decision.best
     first, last = desirable[0], desirable[-1]
     return (
-        f"{kernel.title}: {len(desirable)} configurations, from {_format_cost(first)} to "
+        f"{kernel.kernel}: {len(desirable)} configurations, from {_format_cost(first)} to "
         f"{_format_cost(last)}; chosen {micro_batches(chosen, ' + ')}, {_format_cost(chosen)}"
     )
 

@@ -7,7 +7,7 @@ from markupsafe import Markup
 
 from mucudnn import __version__
 from mucudnn.output.printable import printable
-from mucudnn.output.text import micro_batches, milliseconds, ratio, shortened
+from mucudnn.output.text import micro_batches, milliseconds, ratio
 from mucudnn.sizes import format_size
 
 
@@ -21,7 +21,5 @@ def render_page(template: str, palette: Mapping[str, tuple[str, str]], **values:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(
-        size=format_size, ms=milliseconds, ratio=ratio, micro_batches=micro_batches, shortened=shortened
-    )
+    environment.filters.update(size=format_size, ms=milliseconds, ratio=ratio, micro_batches=micro_batches)
     return environment.get_template(template).render(palette=palette, version=__version__, **values)
