@@ -26,6 +26,7 @@ from mucudnn.torch.operators import flops as _flops  # noqa: F401 (its import re
 if TYPE_CHECKING:
     from mucudnn.torch.apply_plan import apply, restore
     from mucudnn.torch.benchmarking import benchmark
+    from mucudnn.torch.streaming.stream import stream
     from mucudnn.torch.tracing.trace import trace
     from mucudnn.torch.training.fit import largest_batch, will_it_fit
     from mucudnn.torch.training.plan_memory import plan_memory
@@ -43,6 +44,7 @@ __all__ = [
     "plan_memory",
     "record_timeline",
     "restore",
+    "stream",
     "summary",
     "trace",
     "will_it_fit",
@@ -56,6 +58,7 @@ _PLACES = {
     "plan_memory": "training.plan_memory",
     "record_timeline": "training.recording",
     "restore": "apply_plan",
+    "stream": "streaming.stream",
     "trace": "tracing.trace",
     "will_it_fit": "training.fit",
 }

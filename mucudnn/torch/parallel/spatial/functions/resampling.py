@@ -42,7 +42,7 @@ class _Rows(torch.autograd.Function):
         """Return this rank's part of the result."""
         window = exchange.fetch(x)
         ctx.exchange, ctx.taps, ctx.weights, ctx.window = exchange, taps, weights, tuple(window.shape)
-        return _combine(window, exchange.axis, taps, weights)
+        return combine(window, exchange.axis, taps, weights)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -66,7 +66,8 @@ def matrix_product(
     return x.with_local(local, with_rows(x.shape, axis, len(taps)))
 
 
-def _combine(window: Tensor, axis: int, taps: Taps, weights: Weights | None) -> Tensor:
+def combine(window: Tensor, axis: int, taps: Taps, weights: Weights | None) -> Tensor:
+    """Return sums along an axis: output o is the sum of the rows `taps[o]` of a window times `weights[o]`."""
     if not taps:
         return window.narrow(axis, 0, 0).clone()
     if weights is None:

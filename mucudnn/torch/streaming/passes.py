@@ -1,0 +1,147 @@
+"""Passes over a sample in tiles: what each tile reads, computes and keeps."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import NamedTuple
+
+from torch.fx import Node
+
+from mucudnn.torch.parallel.spatial.windows import Span, parts
+from mucudnn.torch.streaming.boxes import Box, hull, shape_of
+from mucudnn.torch.streaming.graph import Sample
+from mucudnn.torch.streaming.rules import Step, step
+from mucudnn.torch.streaming.statistics import Norm, Statistic
+
+
+class Demand(NamedTuple):
+    """The work of a tile: the box of each node, and the step of each node in order."""
+
+    boxes: dict[Node, Box]
+    steps: dict[Node, Step]
+    last_use: dict[Node, Node]  # the node that reads each one last
+
+
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """Tiles of some tensors of one extent, computed from stored tensors through all operators between."""
+
+    sinks: tuple[Node, ...]
+    stored: tuple[Node, ...]  # the sinks that are kept whole
+    statistics: tuple[Statistic, ...]  # those that the tiles of the sinks add to
+    nodes: tuple[Node, ...]  # in order, without the sources
+    sources: frozenset[Node]
+    tiles: int = 1
+    kept: frozenset[Node] = frozenset()  # the stored tensors that are needed after the pass
+    demands: dict[Box, Demand] = field(default_factory=dict, repr=False, init=False)
+
+
+class Passes:
+    """The passes of a sample between two places of its order."""
+
+    def __init__(self, sample: Sample) -> None:
+        self.sample = sample
+
+    def between(self, first: int, last: int) -> list[Pass]:
+        """Return the passes that turn the tensors alive behind one place into those behind another.
+
+        `first` is -1 before the sample. A pass that only adds up statistics keeps nothing.
+        """
+        sample, have = self.sample, self.alive(first)
+        target, result = sample.alive[last], list[Pass]()
+        for node in sample.order[first + 1 : last + 1]:
+            if node in have and not (first < 0 and node in sample.statistics_of):
+                continue
+            if not (node in target and node not in have) and node not in sample.statistics_of:
+                continue
+            nodes, sources, asked = self._reached([node], have)
+            before = result[-1] if result else None
+            if (
+                before
+                and self._alike(before.sinks[0], node)
+                and not asked & set(before.statistics)
+                and before.sources <= have
+            ):
+                sinks = (*before.sinks, node)
+                result.pop()
+                have = have - set(before.stored)
+                nodes, sources, _ = self._reached(sinks, have)
+            else:
+                sinks = (node,)
+            stored = tuple(each for each in sinks if each in target and each not in sample.inputs)
+            statistics = tuple(s for each in sinks for s in sample.statistics_of.get(each, ()))
+            result.append(Pass(sinks, stored, statistics, tuple(nodes), frozenset(sources)))
+            have = have | set(stored)
+        return result
+
+    def alive(self, place: int) -> frozenset[Node]:
+        """Return the stored tensors behind a place; -1 is before the sample, whose inputs are there."""
+        return frozenset(self.sample.inputs) if place < 0 else self.sample.alive[place]
+
+    def _alike(self, first: Node, second: Node) -> bool:
+        """Return whether tiles of one tensor are tiles of the other."""
+        a, b, axes = shape_of(first), shape_of(second), self.sample.axes[first]
+        return len(a) == len(b) and axes == self.sample.axes[second] and all(a[i] == b[i] for i in axes)
+
+    def _reached(
+        self, sinks: Sequence[Node], have: Iterable[Node]
+    ) -> tuple[list[Node], set[Node], set[Statistic]]:
+        """Return the nodes between stored tensors and sinks, the sources, and their statistics."""
+        sample, have = self.sample, set(have)
+        nodes, sources, asked, stack = set[Node](), set[Node](), set[Statistic](), list(sinks)
+        while stack:
+            node = stack.pop()
+            if node in nodes or node in sources:
+                continue
+            if node in sample.statistics:
+                asked.add(sample.statistics[node])
+            if node in have or node in sample.means:
+                sources.add(node)
+                continue
+            nodes.add(node)
+            statistic = sample.statistics.get(node)
+            inputs = [statistic.x] if isinstance(statistic, Norm) else node.all_input_nodes
+            stack += [each for each in inputs if each in sample.place]
+        return sorted(nodes, key=sample.place.__getitem__), sources, asked
+
+    def grid(self, node: Node, tiles: int) -> list[Box]:
+        """Return the boxes of about this many tiles. The axis with the longest rows is halved first."""
+        shape, axes = shape_of(node), self.sample.axes[node]
+        counts = [1] * len(shape)
+        while math.prod(counts) < tiles:
+            axis = max(axes, key=lambda each: (shape[each] / counts[each], -each), default=None)
+            if axis is None or shape[axis] // counts[axis] < 2:
+                break
+            counts[axis] *= 2
+        return list(
+            product(*([s for s in parts(n, count) if s.size] for n, count in zip(shape, counts, strict=True)))
+        )
+
+    def widened(self, node: Node, box: Box) -> Box:
+        """Return the box of a sink for a tile of the pass's first sink."""
+        return tuple(
+            box[a] if a in self.sample.axes[node] else Span(0, n) for a, n in enumerate(shape_of(node))
+        )
+
+    def demand(self, of: Pass, box: Box) -> Demand:
+        """Return what a tile computes."""
+        if box in of.demands:
+            return of.demands[box]
+        boxes = {node: self.widened(node, box) for node in of.sinks}
+        steps = dict[Node, Step]()
+        for node in reversed(of.nodes):
+            if node not in boxes:
+                continue
+            statistic = self.sample.statistics.get(node)
+            if isinstance(statistic, Norm):
+                steps[node] = Step(statistic.inputs(boxes[node]), statistic.apply, statistic.box(boxes[node]))
+            else:
+                steps[node] = step(node, boxes[node])
+            for each, wanted in steps[node].inputs:
+                if each in self.sample.place:
+                    boxes[each] = hull(boxes.get(each), wanted)
+        ordered = {node: steps[node] for node in of.nodes if node in steps}
+        last_use = {each: node for node, its in ordered.items() for each, _ in its.inputs}
+        found = of.demands[box] = Demand(boxes, ordered, last_use)
+        return found

@@ -1,0 +1,164 @@
+"""Rules of operators that move rows and compute nothing."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+
+from mucudnn.torch.parallel.spatial.windows import Span
+from mucudnn.torch.streaming.boxes import Box, aligned, shape_of, sizes
+from mucudnn.torch.streaming.rules import Step, arguments, call, rule
+
+
+@rule("alias", "detach", "clone", "_to_copy", "contiguous", "lift_fresh_copy")
+def _same(node: Node, box: Box) -> Step:
+    return Step([(node.all_input_nodes[0], box)], call(node))
+
+
+@rule("type_as", "to.dtype", "to.dtype_layout")
+def _cast(node: Node, box: Box) -> Step:
+    return Step([(node.all_input_nodes[0], box)], lambda x: x.to(node.meta["val"].dtype))
+
+
+@rule("dropout", "feature_dropout")  # in evaluation: others are refused
+def _nothing(node: Node, box: Box) -> Step:
+    return Step([(node.all_input_nodes[0], box)], lambda x: x)
+
+
+@rule("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones")
+def _constant(node: Node, box: Box) -> Step:
+    name, given = node.target._schema.name, arguments(node)
+    value = given["fill_value"] if "full" in name else float("ones" in name)
+    val = node.meta["val"]
+    return Step([], lambda: torch.full(sizes(box), value, dtype=val.dtype, device=val.device))
+
+
+@rule("cat")
+def _cat(node: Node, box: Box) -> Step:
+    given = arguments(node)
+    axis, inputs, begin = given["dim"] % len(box), list[tuple[Node, Box]](), 0
+    for x in given["tensors"]:
+        rows = shape_of(x)[axis]
+        part = box[axis].meet(Span(begin, begin + rows))
+        if part.size:
+            inputs.append((x, (*box[:axis], part.moved(-begin), *box[axis + 1 :])))
+        begin += rows
+    return Step(inputs, lambda *tiles: torch.cat(tiles, axis) if len(tiles) > 1 else tiles[0])
+
+
+@rule("stack")
+def _stack(node: Node, box: Box) -> Step:
+    given = arguments(node)
+    axis = given["dim"] % len(box)
+    rest = (*box[:axis], *box[axis + 1 :])
+    inputs = [(x, rest) for x in given["tensors"][slice(*box[axis])]]
+    return Step(inputs, lambda *tiles: torch.stack(tiles, axis))
+
+
+@rule("slice.Tensor")
+def _slice(node: Node, box: Box) -> Step:
+    given = arguments(node)
+    axis, every = given["dim"] % len(box), given["step"]
+    start, _, _ = slice(given["start"], None).indices(shape_of(given["self"])[axis])
+    out, need = box[axis], list(box)
+    need[axis] = Span(start + out.lo * every, start + (out.hi - 1) * every + 1)
+
+    def run(x: Tensor) -> Tensor:
+        return x if every == 1 else x[(slice(None),) * axis + (slice(None, None, every),)]
+
+    return Step([(given["self"], tuple(need))], run)
+
+
+@rule("select.int")
+def _select(node: Node, box: Box) -> Step:
+    given = arguments(node)
+    shape = shape_of(given["self"])
+    axis = given["dim"] % len(shape)
+    row = given["index"] % shape[axis]
+    need = (*box[:axis], Span(row, row + 1), *box[axis:])
+    return Step([(given["self"], need)], lambda x: x.select(axis, 0))
+
+
+@rule("flip")
+def _flip(node: Node, box: Box) -> Step:
+    x, dims = (arguments(node)[name] for name in ("self", "dims"))
+    axes, shape = {axis % len(box) for axis in dims}, shape_of(x)
+    need = (Span(shape[a] - s.hi, shape[a] - s.lo) if a in axes else s for a, s in enumerate(box))
+    return Step([(x, tuple(need))], lambda x: x.flip(dims))
+
+
+@rule("permute", "transpose.int", "t")
+def _permute(node: Node, box: Box) -> Step:
+    given = arguments(node)
+    order = list(range(len(box)))
+    if "dims" in given:
+        order = [axis % len(box) for axis in given["dims"]]
+    elif len(box) > 1:
+        first, second = given.get("dim0", 0), given.get("dim1", 1)
+        order[first], order[second] = order[second], order[first]
+    need = tuple(box[order.index(axis)] for axis in range(len(box)))
+    return Step([(given["self"], need)], lambda x: x.permute(order))
+
+
+@rule("expand")
+def _expand(node: Node, box: Box) -> Step:
+    [x] = node.all_input_nodes
+    return Step([(x, aligned(shape_of(x), box))], lambda x: x.expand(sizes(box)))
+
+
+@rule(
+    *("view", "_unsafe_view", "reshape", "flatten.using_ints", "unflatten.int"),
+    *("unsqueeze", "squeeze", "squeeze.dim", "squeeze.dims"),
+)
+def _view(node: Node, box: Box) -> Step:
+    """Divide groups of axes with equal products; in a group the rows of the first long axis are divided."""
+    x = node.all_input_nodes[0]
+    old, new, i, j = shape_of(x), shape_of(node), 0, 0
+    need, have = list[Span](), list[Span]()
+    skips = list[
+        tuple[int, int, int]
+    ]()  # the axis in the new order of groups, the elements before, and of the box
+    for count_old, count_new in _groups(old, new):
+        ins, outs, wanted = old[i : i + count_old], new[j : j + count_new], box[j : j + count_new]
+        i, j = i + count_old, j + count_new
+        lead, inner = _leading(outs)
+        first, row = _leading(ins)
+        flat = Span(wanted[lead].lo * inner, wanted[lead].hi * inner) if outs else Span(0, 1)
+        rows = Span(flat.lo // row, -(-flat.hi // row))
+        need += [rows if axis == first else Span(0, n) for axis, n in enumerate(ins)]
+        have += [wanted[lead] if axis == lead else Span(0, n) for axis, n in enumerate(outs)]
+        skips.append((rows.size * row, flat.lo - rows.lo * row, flat.size))
+
+    def run(x: Tensor) -> Tensor:
+        x = x.reshape([elements for elements, _, _ in skips])
+        for group, (elements, skip, size) in enumerate(skips):
+            x = x if size == elements else x.narrow(group, skip, size)
+        return x.reshape(sizes(tuple(have)))
+
+    return Step([(x, tuple(need))], run, tuple(have))
+
+
+def _groups(old: Sequence[int], new: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the numbers of old and of new axes in each group of axes with equal products."""
+    groups, i, j = list[tuple[int, int]](), 0, 0
+    while i < len(old) or j < len(new):
+        begin, first, second = (i, j), 1, 1
+        if i < len(old):
+            first, i = old[i], i + 1
+        if j < len(new):
+            second, j = new[j], j + 1
+        while first != second:
+            if first < second:
+                first, i = first * old[i], i + 1
+            else:
+                second, j = second * new[j], j + 1
+        groups.append((i - begin[0], j - begin[1]))
+    return groups
+
+
+def _leading(shape: Sequence[int]) -> tuple[int, int]:
+    """Return the first axis that is longer than one, and the elements of one of its rows."""
+    lead = next((axis for axis, rows in enumerate(shape) if rows > 1), 0)
+    return lead, math.prod(shape[lead + 1 :])
