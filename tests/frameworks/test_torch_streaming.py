@@ -10,6 +10,7 @@ from needs_torch import mt, torch
 from programs import imported
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
+from torch.nn.utils.parametrizations import weight_norm
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -57,7 +58,7 @@ class UNet(nn.Module):
         self.norms = nn.ModuleList(
             [nn.GroupNorm(2, 8), nn.InstanceNorm2d(16, affine=True), nn.BatchNorm2d(8)]
         )
-        self.squeeze, self.attention = nn.Conv2d(16, 16, 1), Attention(16)
+        self.squeeze, self.attention = weight_norm(nn.Conv2d(16, 16, 1)), Attention(16)
         self.up, self.last = (
             nn.ConvTranspose2d(16, 8, 2, stride=2),
             nn.Conv2d(16, 3, 3, padding=1, padding_mode="reflect"),
@@ -215,7 +216,7 @@ def test_results_and_gradients_are_those_of_the_whole_run(name: str, store: str)
     stock = differentiate(module, x)
     floor = _floor(module, x, store)
     for memory in (floor + floor // 50, 2 * floor):
-        streamed = mt.stream(module, x, memory=memory, store=store)
+        streamed = mt.stream(module, x, memory=memory, store=store, training=True)
         assert_same(differentiate(streamed, x), stock)
         with torch.no_grad():
             assert_same(tree_leaves(streamed(x)), stock[: len(tree_leaves(module(x)))])
@@ -224,7 +225,7 @@ def test_results_and_gradients_are_those_of_the_whole_run(name: str, store: str)
 def _floor(module: nn.Module, x: Tensor, store: str) -> int:
     """Return the least memory of a plan in bytes, which the error names."""
     with pytest.raises(UsageError, match="no plan fits 2 KiB: the least that a run in tiles takes") as raised:
-        mt.stream(module, x, memory="2KiB", store=store)
+        mt.stream(module, x, memory="2KiB", store=store, training=True)
     number, unit = str(raised.value).partition("about ")[2].partition(";")[0].split()
     return int(float(number) * {"KiB": 1 << 10, "MiB": 1 << 20}[unit]) + 1024
 
@@ -248,7 +249,9 @@ def test_named_inputs_and_a_new_value_of_a_parameter() -> None:
     streamed = mt.stream(module, {"x": x, "shift": x.flip(2)}, memory=ANY)
     with torch.no_grad():
         module.last.bias.add_(1)
-        own, stock = (each(shift=x, x=x) for each in (streamed, module))
+        stock = module(shift=x, x=x)
+    own = streamed(shift=x, x=x)
+    assert not own["image"].requires_grad
     assert list(own) == list(stock)
     assert_same([*own.values()], [*stock.values()])
     with pytest.raises(UsageError, match=r"x is torch.float64 of shape \(1, 3, 4, 4\), but the module was"):
@@ -270,7 +273,7 @@ def test_an_optimizer_trains_it_as_the_module() -> None:
 
 def test_a_parameter_that_changes_before_the_backward_pass_is_refused() -> None:
     module, x = unet()
-    loss = mt.stream(module, x, memory=ANY)(x)["image"].sum()
+    loss = mt.stream(module, x, memory=ANY, training=True)(x)["image"].sum()
     with torch.no_grad():
         module.last.weight.mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
@@ -282,7 +285,7 @@ def test_operators_without_a_rule_run_whole_and_are_named() -> None:
         nn.Conv2d(3, 4, 3, padding=1), Function(lambda x: torch.roll(x, 3, 2)), nn.ReLU()
     ).double()
     x = torch.randn(1, 3, 16, 16, dtype=torch.float64)
-    streamed = mt.stream(module, x, memory=ANY)
+    streamed = mt.stream(module, x, memory=ANY, training=True)
     assert "These run whole: aten.roll.default in 1." in str(streamed.plan)
     assert_same(differentiate(streamed, x), differentiate(module, x))
 

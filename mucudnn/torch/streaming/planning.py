@@ -97,7 +97,8 @@ class Planner:
         """
         if not self._training:
             return self._shortest(budget, away)
-        found = [self._shortest(budget * share, away) for share in (1, 0.7, 0.5, 0.35, 0.25, 0.18, 0.12)]
+        last = int(2 * math.log2(budget))  # powers, so that a larger budget has all plans of a smaller one
+        found = [self._shortest(2 ** (power / 2), away) for power in range(last - 7, last + 1)]
         fitting = (
             each for each in map(self._with_gradients, found) if each is not None and each.peak <= budget
         )

@@ -121,8 +121,10 @@ class Run:
         tensors add up in whole tensors, and those of statistics in vectors.
         """
         sample = self.sample
-        with torch.no_grad():
-            constants = {n: v.detach().requires_grad_(v.requires_grad) for n, v in sample.state().items()}
+        with torch.enable_grad():  # which values need gradients
+            live = sample.state()
+        constants = {node: value.detach().requires_grad_(value.requires_grad) for node, value in live.items()}
+        del live
         learned = [each for each in constants.values() if each.requires_grad]
         whole, of_values = dict(gradients), dict[Statistic, list[Tensor]]()
         for node in [node for node in gradients if node in sample.means]:

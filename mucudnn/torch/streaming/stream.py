@@ -73,7 +73,8 @@ def stream(
         store: where tensors between the passes are stored whole: on the "device", in the memory of the
             "host", in a temporary file on the "disk", or "auto": on the device, or else where the modelled
             time is less: on the host for a GPU, and on the disk for a CPU.
-        training: True to plan for gradients, whose tensors and those of the parameters then count, too.
+        training: True if results are to have gradients: these, those of the parameters, and what they need
+            then count, too. Otherwise results never require gradients, and nothing is kept for them.
 
     Raises:
         UsageError: the module cannot be traced, changes its state or draws random numbers, or no plan fits
@@ -110,6 +111,7 @@ class Streamed(nn.Module):
         planner = Planner(self._sample, CPU if self._device.type == "cpu" else GPU, training=training)
         self._schedule = choose(planner, self._sample, memory, store)
         place = store if store in ("host", "disk") else "host" if self._device.type == "cuda" else "disk"
+        self._has_gradients = training
         self._store = make_store(self._device, place, self._schedule.away)
         self.plan = _describe(planner, self._sample, self._schedule, memory)
         self.train(module.training)
@@ -123,7 +125,7 @@ class Streamed(nn.Module):
         inputs = self._sample.bind(args, kwargs)
         run = Run(self._sample, self._schedule, self._store, self._device)
         learned = [each for each in self.module.parameters() if each.requires_grad]
-        if torch.is_grad_enabled() and (learned or any(each.requires_grad for each in inputs.values())):
+        if self._has_gradients and torch.is_grad_enabled():
             found = Following.apply(run, list(inputs), learned, *inputs.values(), *learned)
             return self._sample.result(dict(zip(self._sample.outputs, found, strict=True)))
         with torch.no_grad():
