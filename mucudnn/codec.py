@@ -97,14 +97,14 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError(f"it is not JSON: {reason}") from None
 
 
-def convert(content: Any, type_: type[T]) -> T:
+def convert(content: Any, type_: type[T], *, strict: bool = True) -> T:
     """Return the value of a type that the content of a JSON text describes.
 
-    Raises ValueError, which names the field and its value.
+    Unless `strict`, texts may stand for numbers. Raises ValueError, which names the field and its value.
     """
     try:
         named = _with_names_of_fields(content, type_, "")
-        return msgspec.convert(named, type_, dec_hook=_parse_text, str_keys=True)
+        return msgspec.convert(named, type_, strict=strict, dec_hook=_parse_text, str_keys=True)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except msgspec.ValidationError as error:

@@ -1,12 +1,12 @@
 """Files that users name: read whole, up to a limit."""
 
-import gzip
 import io
 import os
 import zlib
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from mucudnn.errors import ArgumentTypeError, MucudnnError, NewerFileError, UsageError, raised_here, shown
 from mucudnn.sizes import format_size
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 MOST_BYTES = 256 * 2**20  # native/core/locked_file.cpp has the same limit for the drop-in
 MOST_BYTES_OF_LINES = 16 * 2**20  # lines become Python objects, which are 30 times as large
-_GZIP = b"\x1f\x8b"
+_PACKERS = {b"\x1f\x8b": "gzip", b"\xfd7zXZ": "lzma", b"BZh": "bz2"}  # modules by how their files begin
 
 
 def open_without_waiting(path: str, flags: int) -> int:
@@ -44,18 +44,20 @@ def read_text(path: Path, encoding: str = "utf-8", *, most: int = MOST_BYTES) ->
 
 
 def read_packed(path: Path, *, most: int = MOST_BYTES) -> bytes:
-    """Return the content of a file, decompressed if it is a gzip archive, like `read_bytes`.
+    """Return the content of a file, decompressed if gzip, xz or bzip2 packed it, like `read_bytes`.
 
     Raises ValueError for a damaged archive, and MucudnnError for more than `most` bytes, packed or unpacked.
     """
-    content = read_bytes(path, most=most)
-    if not content.startswith(_GZIP):
+    content: bytes = read_bytes(path, most=most)
+    packer = next((name for start, name in _PACKERS.items() if content.startswith(start)), None)
+    if packer is None:
         return content
+    module: Any = import_module(packer)
     try:
-        with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+        with module.open(io.BytesIO(content)) as file:
             content = file.read(most + 1)
-    except (EOFError, OSError, zlib.error) as error:
-        raise ValueError(f"its gzip archive is damaged: {error}") from None
+    except (EOFError, OSError, zlib.error, getattr(module, "LZMAError", EOFError)) as error:
+        raise ValueError(f"its archive is damaged: {error}") from None
     if len(content) > most:
         raise _too_large(path, most)
     return content

@@ -17,6 +17,7 @@ from mucudnn.costs.cache import Cache, default_path
 from mucudnn.costs.exchange import format_rows, parse_rows
 from mucudnn.costs.file import CacheError, is_cache
 from mucudnn.costs.journal import journal_of, prune_journal
+from mucudnn.costs.recorded import find_format, recorded_rows
 from mucudnn.costs.schema import Row
 from mucudnn.errors import MucudnnError, shown
 from mucudnn.input import read_packed
@@ -67,8 +68,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
             ["mucudnn cache import other.sqlite rows.jsonl"],
             [(
                 "files FILE+", options.parse_path,
-                "a cache, as `mucudnn cache info` names it there, or a file that export wrote, which gzip "
-                "may have packed",
+                "a cache, as `mucudnn cache info` names it there; a file that export wrote; or times that "
+                "others recorded on GPUs: dlperf's JSON or a table of it, or MIOpen's find-db, *.fdb.txt. "
+                "gzip, xz or bzip2 may have packed it",
             )],
         ),
         (
@@ -118,19 +120,23 @@ def _import(path: Path, arguments: argparse.Namespace) -> Answer:
 
 
 def _read_rows(file: Path, stack: ExitStack) -> Iterator[Row]:
-    """Return the rows of a cache, or of a file that export wrote. Raises MucudnnError."""
+    """Return the rows of a cache, or of a file of ours or of another project. Raises MucudnnError."""
     has_rows = False
     with suppress(MucudnnError, OSError):  # if it is not a cache, it may be an export
         has_rows = is_cache(file)
     if has_rows:
         return stack.enter_context(Cache.read_only(file)).rows()
     try:
-        return parse_rows(StringIO(read_packed(file).decode()), str(file))
+        text = read_packed(file).decode()
+        recorded = find_format(file, text)
+        if recorded is not None:
+            return iter(recorded_rows(recorded, text, file))
+        return parse_rows(StringIO(text), str(file))
     except OSError as error:
         raise MucudnnError(f"{file} cannot be read: {error.strerror}") from None
     except ValueError as error:
         reason = "it is not text" if isinstance(error, UnicodeDecodeError) else str(error)
-        raise MucudnnError(f"{file} is not what mucudnn cache export writes: {reason}") from None
+        raise MucudnnError(f"{file} cannot be imported: {reason}") from None
 
 
 def _export(path: Path, arguments: argparse.Namespace) -> None:

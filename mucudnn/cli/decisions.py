@@ -68,7 +68,10 @@ class Decided(Answer):
         elif not self.result.promise.is_timed:
             yield "Times are modelled: they order the choices, and nothing was measured."
         else:
-            yield "Times are predicted: the sums of the micro-batches' times. Nothing was run whole."
+            yield (
+                self.result.machine.caution
+                or "Times are predicted: the sums of the micro-batches' times. Nothing was run whole."
+            )
         yield ""
         sentences = [*self._explain(), *self.advice]
         yield from [*sentences, *[""] * bool(sentences)]

@@ -27,12 +27,12 @@ from mucudnn.measuring.runners import Exhaustive, Race
 from mucudnn.output.answers import Answer
 from mucudnn.output.files import write_lines
 from mucudnn.plans.decide import Limits
-from mucudnn.plans.optimizer import optimize, replay
+from mucudnn.plans.optimizer import open_replay, optimize
 from mucudnn.plans.plan import write_plan
 from mucudnn.plans.result import Result, to_plan
 from mucudnn.plans.sweep import parse_sizes, sweep
 from mucudnn.problems.kernels import Kernel
-from mucudnn.problems.policies import POLICIES
+from mucudnn.problems.policies import POLICIES, micro_batch_sizes
 from mucudnn.problems.sources import Flags
 from mucudnn.sizes import parse_limit, parse_size
 
@@ -100,7 +100,6 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add_arguments(
         parser.add_mutually_exclusive_group(),
-        ("--replay CACHE", options.parse_path, "measure nothing: decide from this cache"),
         (
             "--measure-only", None,
             "measure every algorithm into the cache, and decide nothing; several processes with one cache, "
@@ -119,6 +118,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add_arguments(
         parser,
+        ("--replay CACHE", options.parse_path, "measure nothing: decide from this cache"),
+        ("--machine TEXT", str, "with --replay: a part of the machine's name, if the cache has several"),
         (
             "--output PLAN", outputs.PLAN.parse,
             "write the choices, with each kernel's desirable set, to this plan file",
@@ -165,6 +166,8 @@ def run(arguments: argparse.Namespace) -> Answer:
         raise UsageError(
             "--output and --page need decisions: omit --measure-only, --sizes and --device-properties"
         )
+    if arguments.replay and (arguments.measure_only or arguments.device_properties):
+        raise UsageError("--replay measures nothing: omit --measure-only and --device-properties")
     if arguments.device_properties:
         library, _ = options.engine_options(arguments)
         return measure.plan_engines(library, arguments.device_properties, kernels, policy)
@@ -194,9 +197,21 @@ def _replay(arguments: argparse.Namespace, kernels: list[Kernel], policy: str) -
     promise = options.promise_in(arguments)
     if not promise.is_timed:
         raise UsageError(f"--replay decides by recorded times, which '{promise}' excludes: leave it out")
+    sizes = arguments.sizes
+    whole = (
+        kernels
+        if sizes is None
+        else [
+            kernel.at(size)
+            for kernel in kernels
+            for size in sizes or micro_batch_sizes(policy, kernel.mini_batch)
+        ]
+    )
     with Cache.read_only(arguments.replay) as cache:
-        result = replay(cache, kernels, policy, _limits(arguments), Terminal(), threads=arguments.threads)
-        return _finish(arguments, result, partial(CostTable.read, cache, result.machine, kernels))
+        bench = open_replay(cache, whole, Terminal(), machine=arguments.machine or "")
+        if sizes is not None:
+            return _sweep(arguments, bench, kernels)
+        return _decide(arguments, bench, kernels, policy)
 
 
 def _decide(arguments: argparse.Namespace, bench: Bench, kernels: list[Kernel], policy: str) -> Answer:

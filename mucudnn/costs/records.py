@@ -12,6 +12,7 @@ SUCCESS = "CUDNN_STATUS_SUCCESS"
 # workspace is that of a far faster algorithm: within a smaller limit the prediction does not hold.
 UNLIKELY = "unlikely"
 PLANNING = "planned"  # the engine of a machine on which nothing is measured
+RECORDED = "recorded"  # the engine of a machine whose times another project recorded
 FRAMEWORK = "framework"  # the engine of a machine that has the rows of STOCK and STOCK_SLICE
 # STOCK is the framework's own operator. A row of STOCK is one undivided call. A row of STOCK_SLICE is a call
 # for one slice, with the copy or the sum that puts its result into place.
@@ -29,6 +30,16 @@ class Machine:
     device: str
     library: str
     threads: Positive
+
+    @property
+    def caution(self) -> str:
+        """A sentence about times that another project recorded, or an empty text for a machine's own."""
+        if self.engine != RECORDED:
+            return ""
+        return (
+            "All times are sums of recorded ones, each measured once. A sum is not a whole run: it has no "
+            "gaps between launches and no cold caches."
+        )
 
     @property
     def identity(self) -> tuple[str, str, int]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mucudnn.costs.cache import Cache
-from mucudnn.costs.records import Machine, Measurement
+from mucudnn.costs.records import RECORDED, Machine, Measurement
 from mucudnn.errors import MucudnnError
 from mucudnn.problems.kernels import Kernel
 
@@ -15,12 +15,13 @@ class CostTable:
 
     machine: Machine
     measurements: Mapping[Kernel, Sequence[Measurement]]
-    complete: bool = True  # False if a race has dropped candidates without measuring them
+    complete: bool = True  # False if a race dropped candidates, or others recorded only some sizes
 
     @classmethod
     def read(cls, cache: Cache, machine: Machine, kernels: Iterable[Kernel]) -> "CostTable":
         """Return the costs of these kernels in a cache, at all micro-batch sizes."""
-        return cls(machine, {kernel: cache.measurements(machine, kernel) for kernel in kernels})
+        rows = {kernel: cache.measurements(machine, kernel) for kernel in kernels}
+        return cls(machine, rows, machine.engine != RECORDED)
 
     def at_sizes(self, kernel: Kernel, sizes: Sequence[int]) -> list[Measurement]:
         """Return a kernel's costs at these micro-batch sizes.

@@ -69,7 +69,7 @@ class Bench(EngineBench):
         is_complete = self.runner.is_complete and not self.budget.is_spent
         costs = CostTable.read(self.cache, self.machine, kernels)
         rows = {kernel: self._admitted(own) for kernel, own in costs.measurements.items()}
-        costs = replace(costs, measurements=rows, complete=is_complete)
+        costs = replace(costs, measurements=rows, complete=is_complete and costs.complete)
         return costs if self.source is None else costs_with_stock(costs, self.cache, self.source)
 
     def without_source(self) -> "Bench":

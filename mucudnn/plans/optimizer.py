@@ -77,21 +77,36 @@ def replay(
     limits: Limits,
     listener: Listener | None = None,
     *,
-    threads: int | None = None,
+    machine: str = "",
 ) -> Result:
     """Choose a configuration for each kernel from recorded measurements alone, without an engine.
 
-    Raises MucudnnError with the kernels that have no measurements, and UsageError if the cache has
-    measurements of several machines with `threads` threads.
+    Raises what `open_replay` raises, and NothingFitsError.
     """
-    bench = RecordedBench(_find_only_machine(cache, threads), cache, listener or Listener())
-    costs = bench.costs(kernels)
-    missing = [str(kernel) for kernel, rows in costs.measurements.items() if not rows]
+    bench = open_replay(cache, kernels, listener, machine=machine)
+    return optimize(bench, kernels, policy, limits)
+
+
+def open_replay(
+    cache: Cache,
+    kernels: Sequence[Kernel],
+    listener: Listener | None = None,
+    *,
+    machine: str = "",
+) -> RecordedBench:
+    """Return a bench that replays the measurements of one machine, all of them of a cache.
+
+    Raises MucudnnError with the kernels whose whole mini-batch has no measurements, and UsageError if the
+    cache has several machines with the text `machine` in their names, such as `2 threads`.
+    """
+    bench = RecordedBench(_find_only_machine(cache, machine), cache, listener or Listener())
+    rows = bench.costs(kernels).measurements
+    missing = [str(k) for k in kernels if all(row.micro_batch != k.mini_batch for row in rows[k])]
     if missing:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         names = ", ".join(missing[:3])
         raise MucudnnError(f"{cache.path} has no measurements of {names}{more} on {bench.machine}")
-    return optimize(bench, kernels, policy, limits)
+    return bench
 
 
 def keep_fastest(decisions: Sequence[Decision]) -> list[Decision]:
@@ -113,18 +128,18 @@ def keep_fastest(decisions: Sequence[Decision]) -> list[Decision]:
     ]
 
 
-def _find_only_machine(cache: Cache, threads: int | None) -> Machine:
+def _find_only_machine(cache: Cache, name: str) -> Machine:
     machines = [
         m
         for m in cache.machines()
-        if m.engine not in (PLANNING, FRAMEWORK) and (threads is None or m.threads == threads)
+        if m.engine not in (PLANNING, FRAMEWORK) and name.lower() in str(m).lower()
     ]
     if not machines:
-        wanted = "" if threads is None else f" with {threads} threads"
+        wanted = f" on '{name}'" if name else ""
         raise MucudnnError(f"{cache.path} has no measurements{wanted}")
     if len(machines) > 1:
         names = "; ".join(map(str, machines))
         raise UsageError(
-            f"{cache.path} has measurements of several machines: give --threads or another file ({names})"
+            f"{cache.path} has measurements of several machines: give --machine or another file ({names})"
         )
     return machines[0]

@@ -99,7 +99,7 @@ def sweep(bench: Bench, kernels: Sequence[Kernel], sizes: Sequence[int], limit: 
     }
     measured = [kernel.at(size) for kernel, own in slices.items() for size in own]
     benchmark(bench, measured, "undivided")
-    if limit is not None:
+    if limit is not None and bench.runner.measures:
         whole = [kernel.at(size) for kernel, own in swept.items() for size in own]
         measure_groups(bench, dict.fromkeys(whole, limit), _PARTS)
     results = []

@@ -52,4 +52,4 @@ def test_a_replay_of_several_machines_asks_which(path: Path) -> None:
     with Cache.read_only(path) as cache:
         with pytest.raises(UsageError, match=r"1 thread; .* 2 threads"):
             replay(cache, KERNELS, "power_of_two", LIMIT)
-        assert replay(cache, KERNELS, "power_of_two", LIMIT, threads=2).machine.threads == 2
+        assert replay(cache, KERNELS, "power_of_two", LIMIT, machine="2 threads").machine.threads == 2

@@ -7,6 +7,7 @@ measurement of an algorithm includes, they are run whole, interleaved with the d
 from collections.abc import Sequence
 from dataclasses import replace
 
+from mucudnn.costs.records import RECORDED
 from mucudnn.errors import NothingFitsError
 from mucudnn.forks import no_fork
 from mucudnn.listener import Listener
@@ -63,7 +64,8 @@ def faster_groups(
 
     `chosen` is a division of the mini-batch, or None if no division fits. Makes the missing measurements.
     """
-    if limit is None or policy == "undivided":
+    # No project recorded the copies that groups of channels make.
+    if limit is None or policy == "undivided" or bench.machine.engine == RECORDED:
         return None
     groups = propose_groups(bench, kernel, policy, limit)
     if groups is None or not _is_faster(bench, kernel, policy, limit, groups, chosen, run):
