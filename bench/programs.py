@@ -45,12 +45,11 @@ PROGRAMS = {
     for program in (
         Program(
             "division", "core", 5, "divided against undivided kernels, within limits and totals",
-            benches=("division", "deepbench", "limits", "totals"),
+            benches=("division", "totals"),
         ),
         Program("tiles", "core", 25, "large samples in tiles"),
         Program("kernels", "core", 15, "the host engine's kernels against stock PyTorch's"),
         Program("workspace", "core", 3, "AlexNet's time against workspace, with a picture"),
-        Program("cache", "core", 1, "time of a warm cache"),
         Program("networks", "networks", 20, "eight networks against stock PyTorch, N=16, 64 MiB"),
         Program("promises", "networks", 30, "the same, strict and batch-invariant", "networks"),
         Program("all_networks", "networks", 600, "every network, size and limit, with a picture", "networks"),
@@ -62,7 +61,7 @@ PROGRAMS = {
         Program(
             "recognised", "drop_in", 30, "share of a program's convolutions that the drop-in recognises",
             "programs",
-            benches=tuple(f"recognised_{name}" for name in ("torch", "frontend", "onnxruntime", "jax")),
+            benches=tuple(f"recognised_{name}" for name in ("torch", "frontend", "onnxruntime")),
         ),
         Program(
             "large_samples", "drop_in", 10, "calls of one large sample in tiles, in unmodified programs",
@@ -72,6 +71,10 @@ PROGRAMS = {
         Program(
             "spatial", "devices", 25, "models that people run, divided over ranks",
             benches=("survey", "spatial"),
+        ),
+        Program(
+            "recorded", "recorded", 1, "ResNet-50 on GPUs whose times dlperf recorded",
+            benches=("recorded", "split"),
         ),
         Program("gpu", "gpu", 8, "the gain by division on a GPU; it goes on where it was stopped", "program"),
     )

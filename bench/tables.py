@@ -15,6 +15,7 @@ from bench.suites.drop_in.programs import table_rows as large_samples_rows
 from bench.suites.gpu.summary import gpu_tables
 from bench.suites.networks.table import default_table, large_tables, promises_table
 from bench.suites.questions import QUESTIONS
+from bench.suites.recorded.recorded import tables as recorded_tables
 
 SUITES = {
     "core": "The engine and its decisions on a CPU",
@@ -23,6 +24,7 @@ SUITES = {
     "drop_in": "The drop-in library",
     "memory": "Training within a memory budget",
     "devices": "Several devices",
+    "recorded": "On recorded GPUs",
     "gpu": "On a GPU",
 }
 HEAD = ("question", "aim", "figure")
@@ -68,6 +70,8 @@ def _tables(program: Program, machines: list[Measured]) -> list[str]:
         lines += [_where(program.name, measured), ""]
         if program.name == "large_samples":
             lines += table(LARGE_SAMPLES_HEAD, large_samples_rows(records))
+        elif program.name == "recorded":
+            lines += recorded_tables(records)
         elif program.name == "networks":
             lines += default_table(records)
         elif program.name == "promises":

@@ -15,9 +15,6 @@ QUESTIONS: dict[str, tuple[Row, ...]] = {
          "above the paper's 1.63", mean("division", _SPEEDUP, " forward")),
         ("the same, backward data", "", mean("division", _SPEEDUP, " backward_data")),
         ("the same, backward filter", "", mean("division", _SPEEDUP, " backward_filter")),
-        ("the same, two 3×3 and two 5×5 kernels of DeepBench, forward, N=32", "",
-         mean("deepbench", _SPEEDUP)),
-        ("time of all forward kernels together within a limit", "", by_case("limits", "sum", unit="ms")),
         ("time of WR, with equal shares of a total, relative to that of WD", "at least 1",
          by_case("totals", "WR")),
     ),
@@ -29,12 +26,6 @@ QUESTIONS: dict[str, tuple[Row, ...]] = {
         ("the same without a limit", "at least 1.05", mean("tiles", case="^mb1_.*, no limit")),
         ("the same, N=4, within 8 MiB", "above 1", mean("tiles", case="^mb4_.*, 8 MiB")),
         ("least and most of all", "at least 0.98", figure("tiles")),
-    ),
-    "cache": (
-        ("time of `mucudnn optimize` for ResNet-50, three passes, with a warm cache", "at most 2000 ms",
-         figure("cache", "time", "optimize", "ms")),
-        ("time to open a cache of 100,000 rows and read one problem", "at most 20 ms",
-         figure("cache", "time", "open", "ms")),
     ),
     "shim": (
         ("cost of a call through a trampoline", "at most 5 ns",
@@ -127,7 +118,5 @@ QUESTIONS: dict[str, tuple[Row, ...]] = {
          "at least 99 %", recognised("recognised_frontend")),
         ("the same, convolutions of onnxruntime, also with bias, addition and RELU, and transposed",
          "at least 99 %", recognised("recognised_onnxruntime")),
-        ("the same, convolutions of JAX, all passes, also with addition, bias and RELU",
-         "at least 99 %", recognised("recognised_jax")),
     ),
 }  # fmt: skip

@@ -66,6 +66,25 @@ def test_the_readme_shows_the_figures_of_a_gpu() -> None:
     assert f"as much memory as it wants PyTorch takes {unlimited}" in text
 
 
+@pytest.mark.parametrize(
+    ("case", "metric", "value"),
+    [
+        ("V100-SXM2-16GB, cuDNN 7.6.4; f16 nchw; 256; 64 MiB a layer", "undivided", 48.25),
+        ("V100-SXM2-16GB, cuDNN 7.6.4; f16 nchw; 256; 64 MiB a layer", "divided", 37.04),
+        ("V100-SXM2-16GB, cuDNN 7.6.4; f32 nchw; 256; 256 MiB a layer", "divided", 49.24),
+        ("V100-SXM2-16GB, cuDNN 7.6.4; f32 nchw; 256", "least limit, undivided", 340),
+        ("V100-SXM2-16GB, cuDNN 7.6.4; f32 nchw; 256", "least limit, divided", 180),
+        ("T4, cuDNN 7.6.3; f32 nchw; 256; 256 MiB a layer", "undivided", 239.98),
+        ("T4, cuDNN 7.6.3; f32 nchw; 256", "least limit, divided", 221),
+    ],
+)
+def test_sums_of_recorded_times_are_those_of_another_program(case: str, metric: str, value: float) -> None:
+    (record,) = (
+        r for _, r in read(RESULTS / "recorded.jsonl") if (r.case, r.metric) == (f"Tesla {case}", metric)
+    )
+    assert record.value == pytest.approx(value, rel=0.01)
+
+
 def put_all(path: Path, machine: dict[str, object], *records: Record) -> None:
     for record in records:
         put(path, machine, record)
@@ -86,6 +105,8 @@ def test_every_committed_figure_belongs_to_a_bench_with_a_table() -> None:
             "all_networks",
             "compilers",
             "large_samples",
+            "recorded",
+            "split",
         }
         for bench in {record.bench for record in records} - own_tables:
             measured, without = ([r for r in records if (r.bench == bench) == own] for own in (True, False))

@@ -1,19 +1,17 @@
 """Divided against undivided kernels within the same workspace limit, both run whole and interleaved.
 
-Sums of parts that are timed one by one promise too much. The kernels come from AlexNet, ResNet-18 and
-DeepBench.
+Sums of parts that are timed one by one promise too much. The kernels come from AlexNet and ResNet-18.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
 from collections.abc import Iterator
 
-from bench.lib.host import host_bench, run_whole
+from bench.lib.host import host_bench
 from bench.lib.record import Record
 from mucudnn.measuring.bench import Bench
-from mucudnn.plans.decide import Decision, Limits, decide, desirable_configurations
+from mucudnn.plans.decide import Decision, Limits, desirable_configurations
 from mucudnn.plans.optimizer import optimize
 from mucudnn.plans.result import predicted
 from mucudnn.problems.kernels import PASSES, Kernel
@@ -25,18 +23,13 @@ from mucudnn.solver import divide_workspace
 MIB = 2**20
 POLICY = "power_of_two"
 LIMIT = Limits(workspace=64 * MIB)
-SWEEP: tuple[int | None, ...] = (0, MIB, 8 * MIB, 32 * MIB, 64 * MIB, 256 * MIB, None)
-ROUNDS = 7
-DEEPBENCH = [f"conv{number}" for number in (9, 11, 19, 24)]  # two 3x3 kernels, two 5x5 kernels
 
 
 def measure(options: argparse.Namespace) -> Iterator[Record]:
     """Yield the figures; all of them share one cache of measurements."""
     with host_bench() as bench:
         for pass_ in PASSES:
-            yield from _speedups(bench, "division", kernels(pass_))
-        yield from _speedups(bench, "deepbench", deepbench())
-        yield from sweep(bench)
+            yield from _speedups(bench, kernels(pass_))
         yield from total_workspace(bench)
 
 
@@ -51,16 +44,11 @@ def kernels(pass_: str) -> list[Kernel]:
     return [Kernel(k.problem, k.pass_, k.name) for k in alexnet + resnet]
 
 
-def deepbench() -> list[Kernel]:
-    """Return four forward kernels of DeepBench at its largest mini-batch; each takes a second at most."""
-    return [k for k in read_kernels("deepbench", Flags(batch=32), ("forward",)) if k.name in DEEPBENCH]
+def _speedups(bench: Bench, kernels: list[Kernel]) -> list[Record]:
+    return [_speedup(decision) for decision in optimize(bench, kernels, POLICY, LIMIT).decisions]
 
 
-def _speedups(bench: Bench, theme: str, kernels: list[Kernel]) -> list[Record]:
-    return [_speedup(theme, decision) for decision in optimize(bench, kernels, POLICY, LIMIT).decisions]
-
-
-def _speedup(theme: str, decision: Decision) -> Record:
+def _speedup(decision: Decision) -> Record:
     comparison, kernel = decision.comparison, decision.kernel
     assert comparison is not None
     assert comparison.undivided_ms is not None
@@ -76,28 +64,13 @@ def _speedup(theme: str, decision: Decision) -> Record:
     }
     speedup = comparison.undivided_ms / comparison.divided_ms
     return Record(
-        theme, f"{kernel.name} {kernel.pass_}", "speedup at 64 MiB, re-measured", speedup, "ratio", details
+        "division",
+        f"{kernel.name} {kernel.pass_}",
+        "speedup at 64 MiB, re-measured",
+        speedup,
+        "ratio",
+        details,
     )
-
-
-def sweep(bench: Bench) -> list[Record]:
-    """Return the time of all forward kernels together within each limit, in ms.
-
-    The configurations that the limits choose for a kernel run interleaved.
-    """
-    totals = dict.fromkeys(SWEEP, 0.0)
-    for kernel in kernels("forward"):
-        costs = bench.costs([kernel])
-        chosen = {limit: decide(costs, POLICY, Limits(workspace=limit))[0] for limit in SWEEP}
-        candidates = {c for decision in chosen.values() for c in (decision.undivided, decision.divided) if c}
-        times = run_whole(bench.engine, kernel, sorted(candidates, key=lambda c: c.workspace), ROUNDS)
-        medians = {configuration: statistics.median(runs) for configuration, runs in times.items()}
-        for limit, decision in chosen.items():
-            totals[limit] += min(medians[c] for c in (decision.undivided, decision.divided) if c)
-    return [
-        Record("limits", "none" if limit is None else format_size(limit), "sum of times, forward", ms, "ms")
-        for limit, ms in totals.items()
-    ]
 
 
 def total_workspace(bench: Bench) -> Iterator[Record]:

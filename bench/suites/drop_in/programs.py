@@ -1,8 +1,8 @@
 """Unmodified programs under the drop-in: the convolutions that it recognises, and large samples in tiles.
 
-The program is cudnn-frontend's Python module on the host engine, or the CUDA build of PyTorch, onnxruntime or
-JAX in the folder of `--framework`, with the stand-in for CUDA (tests/gpu/stand_in/build.py). A client, the
-module `client_NAME`, runs problems.
+The program is cudnn-frontend's Python module on the host engine, or the CUDA build of PyTorch or onnxruntime
+in the folder of `--framework`, with the stand-in for CUDA (tests/gpu/stand_in/build.py). A client, the module
+`client_NAME`, runs problems.
 
 - `recognised`: the convolutions of ten networks, in the types and layouts of the program. The drop-in only
   records, and a call counts as recognised if the drop-in could divide it. Spatial sizes are cut, so that a
@@ -78,21 +78,6 @@ FRONTEND = Program("cudnn-frontend", "", "frontend")
 PROGRAMS = (
     Program("PyTorch", "torch", "torch"),
     Program("onnxruntime-gpu", "onnxruntime_gpu", "onnxruntime", (("f32", "nchw"), ("f16", "nchw"))),
-    # XLA tries several engines for each convolution, as it does by default. It captures nothing into CUDA
-    # graphs, which the stand-in lacks. Its own kernels do nothing, among them those that change a layout.
-    Program(
-        "JAX",
-        "jax",
-        "jax",
-        (("f32", "nchw"), ("f16", "nhwc")),
-        {
-            "JAX_PLATFORMS": "cuda",
-            "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
-            "XLA_FLAGS": "--xla_gpu_autotune_level=1 --xla_gpu_experimental_enable_fusion_autotuner=false "
-            "--xla_gpu_enable_command_buffer=",
-            "STAND_IN_LEAVES_KERNELS": "1",
-        },
-    ),
 )
 # Keeps the layout of large samples, whose results are compared.
 KEEP_LAYOUT = " --xla_gpu_force_conv_nchw"
@@ -174,7 +159,7 @@ def _choose_program(framework: Path | None, scratch: Path) -> tuple[Program, str
     }
     program = next((program for program in PROGRAMS if program.package in versions), None)
     if program is None:
-        sys.exit(f"{folder} holds no PyTorch, onnxruntime or JAX")
+        sys.exit(f"{folder} holds neither PyTorch nor onnxruntime")
     libraries = [folder / "nvidia" / name / "lib" for name in ("cu13", "cuda_runtime", "cudnn")]
     path = ":".join(str(library) for library in libraries if library.is_dir())
     variables = {"LD_LIBRARY_PATH": path, "PYTHONPATH": str(folder), **program.variables}

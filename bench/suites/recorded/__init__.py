@@ -1,0 +1,1 @@
+"""The engine, the decisions and the solver on a CPU."""
