@@ -74,7 +74,6 @@ def test_the_readme_shows_the_figures_of_a_gpu() -> None:
         ("V100-SXM2-16GB, cuDNN 7.6.4; f32 nchw; 256; 256 MiB a layer", "divided", 49.24),
         ("V100-SXM2-16GB, cuDNN 7.6.4; f32 nchw; 256", "least limit, undivided", 340),
         ("V100-SXM2-16GB, cuDNN 7.6.4; f32 nchw; 256", "least limit, divided", 180),
-        ("T4, cuDNN 7.6.3; f32 nchw; 256; 256 MiB a layer", "undivided", 239.98),
         ("T4, cuDNN 7.6.3; f32 nchw; 256", "least limit, divided", 221),
     ],
 )

@@ -66,7 +66,7 @@ class TestJoint:
             assert usual.timeline.time_ms <= dynamic * (1 + 1e-9)
 
     @given(networks(), st.booleans(), st.booleans(), st.one_of(st.none(), st.integers(0, 20)))
-    def test_it_fits_the_memory_of_the_device_and_of_the_host(
+    def test_it_fits_device_and_host_and_more_memory_makes_it_no_slower(
         self, drawn: tuple[TrainingStep, int], offload: bool, recompute: bool, host: int | None
     ) -> None:
         work, spare = replace(drawn[0], host_memory=host), drawn[1]
@@ -75,6 +75,8 @@ class TestJoint:
         decision = decide_memory(work, memory, offload=offload, recompute=recompute)
         assert decision.floor == least
         assert decision.timeline.peak <= memory
+        larger = decide_memory(work, memory + spare, offload=offload, recompute=recompute)
+        assert larger.timeline.time_ms <= decision.timeline.time_ms * (1 + 1e-9)
         assert Simulator(work).fits_host(encode(decision.choices))
         assert offload or "offload" not in decision.choices
         assert recompute or "recompute" not in decision.choices
