@@ -121,7 +121,7 @@ class Run:
         tensors add up in whole tensors, and those of statistics in vectors.
         """
         sample = self.sample
-        with torch.enable_grad():  # which values need gradients
+        with torch.enable_grad():  # to see which values need gradients
             live = sample.state()
         constants = {node: value.detach().requires_grad_(value.requires_grad) for node, value in live.items()}
         del live
