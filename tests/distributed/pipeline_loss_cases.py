@@ -203,7 +203,6 @@ def unseen() -> dict[str, list[str]]:
         "a part that ignores nothing": (with_extra, "all"),
         "changed": (Halved(), "classes"),
         "masked": (lambda y, t: masked_mean(y, (t[0], t[1] & (t[0] > t[0].median()))), "masked"),
-        "not a number": (lambda y, t: y[t >= 0].square().mean(), "classes"),
     }
     return {
         name: difference(mesh, "1f1b", 2, loss, loss, kind).warnings for name, (loss, kind) in losses.items()

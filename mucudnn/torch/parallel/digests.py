@@ -13,12 +13,8 @@ def digest(x: Tensor) -> Tensor:
     sums = torch.zeros(2, dtype=torch.float64, device=x.device)
     weights = (torch.arange(1, min(_PIECE, len(flat)) + 1, device=x.device).double() * _GOLDEN).frac()
     for i, piece in enumerate(flat.split(_PIECE), 1):
-        values = piece.double()
-        square = values @ values
-        if not square.isfinite():
-            values = values.nan_to_num(0.0, 1.0, -1.0)
-            square = values @ values
-        sums += torch.stack([values @ weights[: len(piece)] * (i * _GOLDEN % 1.0), square])
+        values = piece.double().nan_to_num(0.0, 1.0, -1.0)
+        sums += torch.stack([values @ weights[: len(piece)] * (i * _GOLDEN % 1.0), values @ values])
     return torch.stack([sums[0], sums[1].sqrt()])
 
 

@@ -9,14 +9,12 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
-import torch
 import torch.distributed as dist
 
 from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.torch.parallel.ranks import make_group, naming
 
 T = TypeVar("T")
-_MOST = (1 << 63) - 1
 _ASKED = "this rank asked all ranks of the pipeline"
 
 
@@ -69,32 +67,23 @@ class Agreement:
             MucudnnError: another rank's error, of the same class if that is one of mucudnn's.
             UsageError: the ranks of a pipeline have mini-batches with different numbers of samples.
         """
-        own = dist.get_rank()
-        figures = [sign * samples if own in row else -_MOST for row in self._pipes for sign in (1, -1)]
-        greatest = torch.tensor([error is not None, *figures])
-        with naming(_ASKED):
-            dist.all_reduce(greatest, dist.ReduceOp.MAX, group=self.group)
-        has_failed, *figures = greatest.tolist()
-        if has_failed:
-            self._raise_together(error)
-        for row, most, negative in zip(self._pipes, figures[::2], figures[1::2], strict=True):
-            if most != -negative:
-                raise UsageError(
-                    f"the ranks {row} of a pipeline have mini-batches of {-negative} to {most} samples: "
-                    "give all of them the same mini-batch"
-                )
-
-    def _raise_together(self, error: Exception | None) -> None:
-        """Raise this rank's error, or an error that describes the others'."""
         own = _describe(error)
-        failures = {rank: failure for rank, failure in self.gather(own).items() if failure is not None}
+        answers = self.gather((own, samples))
+        failures = {rank: failure for rank, (failure, _) in answers.items() if failure is not None}
         texts = [f"rank {rank} failed: {failure[1]}" for rank, failure in failures.items() if failure != own]
         if error is not None:
             for text in texts:
                 error.add_note(text)
             raise error
-        kind, _ = next(iter(failures.values()))
-        raise kind("; ".join(texts))
+        if failures:
+            raise next(iter(failures.values()))[0]("; ".join(texts))
+        for row in self._pipes:
+            counts = [answers[rank][1] for rank in row]
+            if min(counts) != max(counts):
+                raise UsageError(
+                    f"the ranks {row} of a pipeline have mini-batches of {min(counts)} to {max(counts)} "
+                    "samples: give all of them the same mini-batch"
+                )
 
 
 def _describe(error: Exception | None) -> tuple[type[MucudnnError], str] | None:

@@ -32,7 +32,7 @@ class MiniBatchLoss:
         self._samples = targets.samples
         self._unit = max(targets.tensors[0].numel(), 1)
         self._value = self._weights = 0.0
-        self._parts = self._pairs = self._not_a_number = 0
+        self._parts = self._pairs = 0
 
     def part(self, returned: Any, targets: Arguments) -> Tensor:
         """Return the scalar from which a micro-batch's backward pass starts, and count its loss.
@@ -58,16 +58,14 @@ class MiniBatchLoss:
             start = value = result
         else:
             start = value = result * (targets.samples / self._samples)
-        number = float(value.detach())
-        self._value += number
-        self._not_a_number += number != number
+        self._value += float(value.detach())
         self._parts += 1
         return start * self._scale
 
     @property
     def figures(self) -> tuple[float, ...]:
         """The figures of this rank; `whole` and `factor` take their sums over the ranks of a pipeline."""
-        return self._value, self._weights, self._parts, self._pairs, self._not_a_number
+        return self._value, self._weights, self._parts, self._pairs
 
     def whole(self, sums: Tensor) -> Tensor:
         """Return the loss of the mini-batches of all pipelines: the mean of the pipelines' losses.
@@ -78,7 +76,7 @@ class MiniBatchLoss:
         Raises:
             UsageError: the loss returned a weight for some micro-batches only.
         """
-        value, weights, parts, pairs, not_a_number = sums.unbind(-1)
+        value, weights, parts, pairs = sums.unbind(-1)
         has_weight = pairs > 0
         for pair_count, count in zip(pairs.int().tolist(), parts.int().tolist(), strict=True):
             if 0 < pair_count < count:
@@ -86,14 +84,6 @@ class MiniBatchLoss:
                     f"the loss returned a weight for {pair_count} of the {count} micro-batches of a "
                     "pipeline: return (sum, weight) for all of them, or a mean for all"
                 )
-        is_part = (not_a_number > 0) & (not_a_number < parts) & ~has_weight
-        if bool(is_part.any()):
-            warnings.warn(
-                "the loss of a micro-batch is not a number, while that of another is. If the loss is a mean "
-                "without the targets that it ignores, let it return (sum, weight)",
-                MucudnnWarning,
-                stacklevel=3,
-            )
         return torch.where(has_weight, value / weights, value).mean()
 
     def factor(self, sums: Tensor) -> float:
@@ -102,7 +92,7 @@ class MiniBatchLoss:
         If nothing has a weight, the loss is not a number, and the gradients are those of the sum, which are 0
         with PyTorch's losses.
         """
-        _, weights, _, _, _ = sums.tolist()
+        _, weights, _, _ = sums.tolist()
         return self._unit / weights if weights else 1.0
 
 

@@ -15,6 +15,9 @@ StageSource: TypeAlias = nn.Module | Callable[[], nn.Module]
 """A stage, or a function that builds it."""
 
 
+MOST_TENSORS = 400  # their descriptions always fit into a message
+
+
 @dataclass(frozen=True)
 class Description:
     """The shape and data type of a tensor, and whether its gradient travels back."""
@@ -91,6 +94,8 @@ def check_outputs(outputs: Sequence[Tensor], what: str, device: torch.device) ->
     """Raise UsageError that names `what` unless the tensors can be sent from a device."""
     if not outputs:
         raise UsageError(f"{what} is empty: stages pass tensors, or tuples or dicts of tensors")
+    if len(outputs) > MOST_TENSORS:
+        raise UsageError(f"{what} has {len(outputs)} tensors: stages pass up to {MOST_TENSORS}")
     for tensor in outputs:
         if tensor.layout is not torch.strided:
             raise UsageError(f"{what} has the layout {tensor.layout}: stages pass dense tensors")

@@ -29,8 +29,7 @@ from mucudnn.torch.parallel.ranks import naming
 NOTHING = Layout((), ())
 """The layout of a message from a rank that failed."""
 
-_HEADER = 4096  # bytes; the rest of a longer description follows
-_ROOM = _HEADER - 64  # without the length and what pickle adds
+_HEADER = 1 << 16  # bytes, enough for the description of hundreds of tensors
 
 
 def consumer(task: Task, schedule: Schedule) -> Task | None:
@@ -146,9 +145,7 @@ class Transfers:
 
     def _send_outputs(self, task: Task, receiver: int, outputs: Arguments | None) -> None:
         layout = self._outputs[task] = NOTHING if outputs is None else Layout.of(outputs)
-        text = pickle.dumps(layout)
-        first = pickle.dumps((len(text), text[:_ROOM])).ljust(_HEADER, b"\0")
-        header = [torch.frombuffer(bytearray(b), dtype=torch.uint8) for b in (first, text[_ROOM:]) if b]
+        header = torch.frombuffer(bytearray(pickle.dumps(layout).ljust(_HEADER, b"\0")), dtype=torch.uint8)
         # A module may change a buffer that it returned, and no gradient shows that the buffer arrived.
         tensors = [
             _plain(t) if t.requires_grad else _plain(t).clone()
@@ -156,9 +153,9 @@ class Transfers:
         ]
         self._start(task, receiver, tensors, header)
 
-    def _start(self, task: Task, receiver: int, tensors: list[Tensor], header: Sequence[Tensor] = ()) -> None:
+    def _start(self, task: Task, receiver: int, tensors: list[Tensor], *header: Tensor) -> None:
         group, to = self.groups[self.rank > receiver], self.row[receiver]
-        works = [dist.isend(part, to, self.headers, tag) for tag, part in enumerate(header)]
+        works = [dist.isend(part, to, self.headers) for part in header]
         works += [dist.isend(tensor, to, group) for tensor in tensors]
         sent = [*header, *tensors]
         self._leaving[task] = _Sent(sent, works, [tensor._version for tensor in sent])
@@ -181,12 +178,7 @@ class Transfers:
         else:
             header, work = self._headers.pop(task)
             work.wait()
-            length, text = pickle.loads(header.numpy().tobytes())
-            if length > len(text):
-                rest = torch.empty(length - len(text), dtype=torch.uint8)
-                dist.recv(rest, source, self.headers, tag=1)
-                text += rest.numpy().tobytes()
-            layout = self._inputs[task] = pickle.loads(text)
+            layout = self._inputs[task] = pickle.loads(header.numpy().tobytes())
             descriptions = list(layout.tensors)
         tensors = [d.allocate(self.device) for d in descriptions]
         group = self.groups[sender > self.rank]
