@@ -61,6 +61,42 @@ def fake_mode() -> AbstractContextManager[Any]:
     return mode
 
 
+def symbolic_mode(check: Callable[[bool, bool], None]) -> tuple[AbstractContextManager[Any], torch.SymInt]:
+    """Return a mode as of `fake_mode`, and a size of two or more in it that has no value.
+
+    Args:
+        check: called as a program asks about the size, with True if it wants the value of a number, not the
+            truth of a condition, and with True if the answer is the same for all sizes.
+    """
+    with no_fork:
+        from torch._subclasses.fake_tensor import FakeTensorMode
+        from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+    shapes = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
+    evaluate = shapes.evaluate_expr
+
+    def evaluate_expr(expression: Any, *args: Any, **kwargs: Any) -> Any:
+        if expression.free_symbols:
+            is_known = shapes._maybe_evaluate_static(expression) is not None
+            check(not (expression.is_Boolean or expression.is_Relational), is_known)
+        return evaluate(expression, *args, **kwargs)
+
+    shapes.evaluate_expr = evaluate_expr
+    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=shapes)
+    example = torch.empty(1009)  # no layer has this size, to which the symbol would be set equal
+    context = StatelessSymbolicContext([DimDynamic.DYNAMIC])
+    size = mode.from_tensor(example, symbolic_context=context).shape[0]
+    return mode, size
+
+
+def without_fake_mode() -> AbstractContextManager[Any]:
+    """Return a context in which tensors have values although a fake mode is active."""
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    context: AbstractContextManager[Any] = unset_fake_temporarily()
+    return context
+
+
 def allocations_of(device: str, run: Callable[[], Tensor | None]) -> tuple[Tensor | None, list[int]]:
     """Run a function. Return its result, and the bytes that PyTorch's allocator lends or, below 0, gets back.
 

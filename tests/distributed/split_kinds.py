@@ -59,15 +59,6 @@ class FrozenLayer(Kind):
         return self.last(torch.tanh(y))
 
 
-class NoGradMethod(Kind):
-    @torch.no_grad()
-    def gate(self, y: Tensor) -> Tensor:
-        return y.sigmoid()
-
-    def between(self, y: Tensor, x: Tensor) -> Tensor:
-        return y * self.gate(y)
-
-
 class SetGradEnabled(Kind):
     def between(self, y: Tensor, x: Tensor) -> Tensor:
         torch.set_grad_enabled(False)
@@ -94,45 +85,6 @@ class Counter(Kind):
     def between(self, y: Tensor, x: Tensor) -> Tensor:
         self.calls += 1
         return y if self.calls < 3 else y + x
-
-
-class Remembers(Kind):
-    def prepare(self) -> None:
-        self.seen: Any = None
-
-    def between(self, y: Tensor, x: Tensor) -> Tensor:
-        y = y if self.seen is None else y + self.seen
-        self.seen = x.detach().mean(0)
-        return y
-
-
-class CountingBuffer(Kind):
-    def prepare(self) -> None:
-        self.register_buffer("calls", torch.zeros(()))
-
-    def between(self, y: Tensor, x: Tensor) -> Tensor:
-        self.calls += 1
-        return y * self.calls
-
-
-class ScaledBuffer(Kind):
-    def prepare(self) -> None:
-        self.register_buffer("scale", torch.ones(()))
-
-    def between(self, y: Tensor, x: Tensor) -> Tensor:
-        return y * (self.scale * 2)
-
-
-class InitialisedByData(Kind):
-    def prepare(self) -> None:
-        self.register_buffer("is_ready", torch.tensor(False))
-        self.register_buffer("scale", torch.ones(()))
-
-    def between(self, y: Tensor, x: Tensor) -> Tensor:
-        if not self.is_ready:
-            self.scale.copy_(x.detach().abs().mean())
-            self.is_ready.fill_(True)
-        return y * self.scale
 
 
 class Dropout(Kind):
@@ -199,15 +151,6 @@ class Parametrized(Detached):
         nn.utils.parametrizations.spectral_norm(self.last)
 
 
-class ParametrizedItself(Kind):
-    def prepare(self) -> None:
-        self.scale = nn.Parameter(torch.ones(WIDTH))
-        nn.utils.parametrize.register_parametrization(self, "scale", Halved())
-
-    def between(self, y: Tensor, x: Tensor) -> Tensor:
-        return y * self.scale
-
-
 class Tied(Kind):
     def prepare(self) -> None:
         self.branch = KINDS["ByValue"]()
@@ -222,15 +165,6 @@ class BatchNorm(Kind):
 
     def between(self, y: Tensor, x: Tensor) -> Tensor:
         return self.norm(y)
-
-
-class Integers(Kind):
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        y = super().forward(x)
-        return y, y.argmax(1)
-
-    def between(self, y: Tensor, x: Tensor) -> Tensor:
-        return y + x if isinstance(x, Tensor) else y
 
 
 @dataclass
@@ -250,15 +184,12 @@ BETWEEN: dict[str, Callable[[Any, Tensor, Tensor], Tensor]] = {
     "IsTensor": lambda self, y, x: y + x if torch.is_tensor(x) else y,
     "TypeIs": lambda self, y, x: y + x if type(x) is Tensor else y,
     "Callable": lambda self, y, x: y if callable(x) else y + x,
-    "HasAttribute": lambda self, y, x: y if hasattr(x, "decode") else y + x,
     "AsksForAutocast": lambda self, y, x: y + x if torch.is_autocast_enabled("cpu") else y,
     "Mode": lambda self, y, x: y + x if self.training else y,
-    "CreatesTensor": lambda self, y, x: y + torch.arange(WIDTH),
     "PythonRandom": lambda self, y, x: y + x if random.random() < 0.5 else y,
     "NumpyRandom": lambda self, y, x: y * float(np.random.rand()),
     "TorchRandom": lambda self, y, x: y + torch.rand(WIDTH),
     "OwnGradient": lambda self, y, x: Straight.apply(y),
-    "Data": lambda self, y, x: y * y.data.sigmoid(),
     "RequiresGrad": lambda self, y, x: y + x if y.requires_grad else y,
     "ByValue": lambda self, y, x: y + x if x.sum() > 0 else y,
     "BySize": lambda self, y, x: y + x if x.shape[0] > 3 else y,

@@ -170,7 +170,7 @@ def train(name: str, schedule: str, depth: int) -> tuple[list[str], list[tuple[s
     torch.testing.assert_close(output, call(undivided.eval(), inputs), rtol=1e-12, atol=1e-13)
     assert all(torch.equal(tensor, state[key]) for key, tensor in pipeline.state_dict().items())
     names: list[Any] = [None] * depth
-    torch.distributed.all_gather_object(names, parts.first)
+    torch.distributed.all_gather_object(names, [part.split_operations[0].name for part in parts])
     return list(pipeline.state_dict()), names
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import needs_torch  # noqa: F401
 import pytest
 import split_models as models
+import split_networks
 import torch
 import worlds
 from pipeline_cases import run
@@ -12,6 +15,7 @@ from torch import nn
 
 from mucudnn.errors import UsageError
 from mucudnn.torch.pipeline import split
+from mucudnn.torch.tracing.saved import tensors_in
 
 
 @pytest.mark.parametrize("name", models.MODELS)
@@ -36,6 +40,17 @@ def test_the_stages_in_a_row_have_the_outputs_gradients_and_names_of_the_model(n
     for stage in stages:
         for key, parameter in stage.named_parameters():
             torch.testing.assert_close(parameter.grad, gradients[key], rtol=1e-13, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", split_networks.NAMES)
+def test_networks_of_other_packages_are_cut_into_stages_that_compute_the_same(name: str) -> None:
+    network, inputs = split_networks.make(name)
+    network.eval()
+    stages = split(network, stages=4, example_input=inputs)
+    outputs = [
+        tensors_in(function(inputs)) for function in (partial(models.call, network), partial(run, stages))
+    ]
+    torch.testing.assert_close(outputs[1], outputs[0])
 
 
 def test_the_bytes_of_stages_are_those_of_their_tensors() -> None:
@@ -64,11 +79,15 @@ def test_the_table_names_the_first_operation_of_each_stage() -> None:
 @pytest.mark.parametrize(
     ("model", "count", "message"),
     [
-        (models.Moded(), 2, "the forward method of Moded differs between training and evaluation"),
+        (
+            models.Moded(),
+            2,
+            "the forward method of Moded cannot be recorded, so cut the model by hand: it asks whether it is",
+        ),
         (
             models.Branch(),
             2,
-            "the forward method of Branch cannot be traced by torch.fx, so cut the model by",
+            "the forward method of Branch cannot be recorded, so cut the model by hand: it needs the values",
         ),
         (
             nn.Sequential(nn.Linear(6, 6), nn.Tanh()),

@@ -1,16 +1,19 @@
 """The costs of stages: every rank measures its own stage, and all ranks learn the costs of all stages."""
 
 import statistics
+import time
 from collections.abc import Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from mucudnn.solver.devices.pipelines import Stage
 from mucudnn.torch.parallel.pipeline.agreement import Agreement
 from mucudnn.torch.parallel.pipeline.arguments import Arguments
 from mucudnn.torch.parallel.pipeline.shapes import Layout, enter
-from mucudnn.torch.parallel.pipeline.stages import RUNS, time_run, unchanged
+from mucudnn.torch.parallel.pipeline.stages import unchanged
+
+_RUNS = 3  # after one that warms up
 
 
 def find_inputs(
@@ -48,24 +51,35 @@ def find_inputs(
 
 
 def measure_stage(module: nn.Module, inputs: Layout, device: torch.device) -> Stage:
-    """Return the costs of a stage for one micro-batch of zeros, the median of `RUNS` runs.
+    """Return the costs of a stage for one micro-batch of zeros, the median of `_RUNS` runs.
 
     The weights count twice, because of their gradients. The optimizer's state does not count, because it is
     not known before the first update. Buffers and gradients keep their values.
     """
-    parameters = list(module.parameters())
+    saved: dict[int, int] = {}
 
-    def backward(outputs: Arguments) -> None:
-        trained = [o for o in outputs.tensors if o.requires_grad]
-        if trained:
-            torch.autograd.backward(trained, list(map(torch.zeros_like, trained)))
+    def keep(tensor: Tensor) -> Tensor:
+        saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    def now() -> float:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter() * 1e3
 
     times = []
     with unchanged(module, device):
-        for _ in range(1 + RUNS):  # the first run warms up
-            both, kept, _ = time_run(lambda: _run(module, inputs, device), backward, device)
-            times.append(both)
-            saved = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in kept}
+        for _ in range(1 + _RUNS):  # the first run warms up
+            saved.clear()
+            start = now()
+            with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+                outputs = _run(module, inputs, device)
+            middle = now()
+            trained = [output for output in outputs.tensors if output.requires_grad]
+            if trained:
+                torch.autograd.backward(trained, list(map(torch.zeros_like, trained)))
+            times.append((middle - start, now() - middle))
+    parameters = list(module.parameters())
     for parameter in parameters:
         saved.pop(parameter.untyped_storage().data_ptr(), None)
     received = sum(d.bytes for d in inputs.tensors)

@@ -1,10 +1,10 @@
 """The run of a stage's module on a micro-batch, and what it may not change."""
 
 import random
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,15 +19,10 @@ def run_stage(module: nn.Module, inputs: Arguments, recomputes: bool) -> Any:
 
     With `recomputes`, autograd saves the inputs only, and the backward pass runs the stage again.
     """
-    has_run = False
 
     def run(*tensors: Tensor) -> Any:
-        nonlocal has_run
-        if not has_run:  # the stage may change its inputs in place, and the second run needs them
-            copies = {tensor: tensor.clone() for tensor in tensors}
-            tensors = tuple(copies[tensor] for tensor in tensors)
-        has_run = True
-        return inputs.but(tensors).call(module)
+        copies = {tensor: tensor.clone() for tensor in tensors}  # the stage may change them
+        return inputs.but([copies[tensor] for tensor in tensors]).call(module)
 
     if not recomputes:
         return inputs.call(module)
@@ -35,8 +30,7 @@ def run_stage(module: nn.Module, inputs: Arguments, recomputes: bool) -> Any:
     return checkpoint(run, *inputs.tensors, use_reentrant=False, context_fn=lambda: contexts)
 
 
-T = TypeVar("T")
-RUNS = 3  # the runs of a measurement, after one that warms up
+_CONTAINERS = dict, OrderedDict, defaultdict, list, set  # a subclass may refuse changes
 
 
 @contextmanager
@@ -60,7 +54,7 @@ def unchanged(module: nn.Module, device: torch.device) -> Iterator[None]:
     """
     gradients = [(parameter, parameter.grad) for parameter in module.parameters()]
     owners = [vars(layer) for layer in module.modules()]
-    values = [value for owner in owners for value in owner.values() if isinstance(value, dict | list | set)]
+    values = [value for owner in owners for value in owner.values() if type(value) in _CONTAINERS]
     containers: list[tuple[Any, Any]] = [(container, container.copy()) for container in (*owners, *values)]
     try:
         with unchanged_buffers(module), unchanged_surroundings(device):
@@ -71,29 +65,6 @@ def unchanged(module: nn.Module, device: torch.device) -> Iterator[None]:
             (container.extend if isinstance(container, list) else container.update)(before)
         for parameter, gradient in gradients:
             parameter.grad = gradient
-
-
-def time_run(
-    forward: Callable[[], T], backward: Callable[[T], object], device: torch.device
-) -> tuple[tuple[float, float], list[Tensor], T]:
-    """Return the milliseconds of both passes, the tensors that autograd saves, and the result."""
-
-    def now() -> float:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        return time.perf_counter() * 1e3
-
-    def keep(tensor: Tensor) -> Tensor:
-        saved.append(tensor)
-        return tensor
-
-    saved: list[Tensor] = []
-    start = now()
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        result = forward()
-    middle = now()
-    backward(result)
-    return (middle - start, now() - middle), saved, result
 
 
 @contextmanager

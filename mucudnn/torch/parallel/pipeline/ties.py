@@ -9,8 +9,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from mucudnn.errors import UsageError
 from mucudnn.torch.parallel.pipeline.agreement import Agreement
+from mucudnn.torch.parallel.pipeline.program import SplitStage
 from mucudnn.torch.parallel.pipeline.shapes import StageSource
-from mucudnn.torch.parallel.pipeline.splitting import SplitStage
 
 Place: TypeAlias = tuple[int, str]
 """A stage, and the name of a parameter or a buffer in it."""
