@@ -5,33 +5,30 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from programs import imported, imported_torchvision
 from torch import nn
 
 
 def make(name: str) -> tuple[nn.Module, Any]:
     """Return a network and its input."""
+    segmentation = imported_torchvision().models.segmentation  # first, because other packages import it
     x: Any = torch.rand(3, 3, 32, 32)
     network: Any
     if name == "UNet2DModel":
-        from diffusers import UNet2DModel
-
         blocks = {"down_block_types": ("AttnDownBlock2D",), "up_block_types": ("AttnUpBlock2D",)}
-        network = UNet2DModel(None, block_out_channels=(32,), attention_head_dim=4, **blocks)
+        network = imported("diffusers").UNet2DModel(
+            None, block_out_channels=(32,), attention_head_dim=4, **blocks
+        )
         return network, {"sample": x, "timestep": torch.tensor([1, 2, 3])}
     if name == "AutoencoderKL":
-        from diffusers import AutoencoderKL
-
-        network = AutoencoderKL(norm_num_groups=4, block_out_channels=(8,))
-    elif name in ("DeepLabV3", "vit_tiny_patch16_224", "resnet18"):
-        from programs import imported_torchvision
-
-        segmentation = imported_torchvision().models.segmentation
-        if name == "DeepLabV3":
-            return segmentation.deeplabv3_resnet50(weights_backbone=None), x
-        import timm
-
-        network = timm.create_model(name, **({"img_size": 32, "depth": 3} if "vit" in name else {}))
+        network = imported("diffusers").AutoencoderKL(norm_num_groups=4, block_out_channels=(8,))
+    elif name == "DeepLabV3":
+        network = segmentation.deeplabv3_resnet50(weights_backbone=None)
+    elif name in ("vit_tiny_patch16_224", "resnet18"):
+        options = {"img_size": 32, "depth": 3} if "vit" in name else {}
+        network = imported("timm").create_model(name, **options)
     else:
+        imported("monai")
         from monai.networks import nets
 
         arguments: dict[str, tuple[Any, ...]] = {
