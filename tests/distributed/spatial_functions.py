@@ -306,6 +306,16 @@ def function_errors() -> dict[str, str]:
     return wrong
 
 
+def error_of_a_normalized_sample() -> float:
+    """Return the error of the gradient of a sample in equal parts, normalized by known statistics."""
+    x = torch.randn(1, CHANNELS, 8, COLUMNS, dtype=torch.float64, requires_grad=True)
+    mean = _weights(CHANNELS, 1, 1)
+    y = F.batch_norm(divide(x), mean.flatten(), mean.flatten().square(), eps=0)
+    y.flatten(2).transpose(1, 2).gather().square().sum().backward()
+    assert x.grad is not None
+    return largest(x.grad, (2 * (x - mean) / mean.square()).detach())
+
+
 class Sorting(nn.Module):
     """A layer that sorts the rows of an image, which needs all of them."""
 

@@ -15,6 +15,10 @@ def test_functions_of_models_equal_those_of_the_undivided_tensor(world: int) -> 
     assert worlds.run(world, spatial_functions.function_errors) == [{}] * world
 
 
+def test_the_gradient_of_a_normalized_sample_is_right_whatever_its_strides() -> None:
+    assert max(worlds.run(2, spatial_functions.error_of_a_normalized_sample)) < 1e-12
+
+
 def test_a_gathering_warns_once_with_the_layer_and_its_bytes() -> None:
     for warned in worlds.run(2, spatial_functions.warned):
         [text] = warned

@@ -125,6 +125,18 @@ def _by_channel(x: Tensor, shape: Sequence[int]) -> Tensor:
     return x.reshape(shape[0], shape[1], product(shape[2:]))
 
 
+def _by_statistics(x: Divided, mean: Any, variance: Any, weight: Any, bias: Any, eps: float) -> Divided:
+    """Return x normalized by statistics that are known.
+
+    On the CPU, PyTorch's gradient is wrong for a gradient of one sample that is channels-last but for the
+    stride of its samples (docs/upstream.md), so it gets a contiguous one.
+    """
+    y = F.batch_norm(x.local, mean, variance, weight, bias, False, 0.0, eps)
+    if y.requires_grad and y.device.type == "cpu":
+        y.register_hook(Tensor.contiguous)
+    return x.with_local(y)
+
+
 @handles(F.batch_norm)
 def _batch_norm(
     function: Any, input: Divided, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None,
@@ -132,7 +144,7 @@ def _batch_norm(
 ) -> Divided:  # fmt: skip
     x = _with_whole_channels(input, function)
     if not training:
-        return x.with_local(F.batch_norm(x.local, running_mean, running_var, weight, bias, False, 0.0, eps))
+        return _by_statistics(x, running_mean, running_var, weight, bias, eps)
     count, groups = x.numel() // x.shape[1], x.division.groups
     if x.division.statistics == "all":
         groups += x.division.others
@@ -176,7 +188,7 @@ def _instance_norm(
 ) -> Divided:  # fmt: skip
     x = _with_whole_channels(input, function)
     if not use_input_stats:
-        return x.with_local(F.batch_norm(x.local, running_mean, running_var, weight, bias, False, 0.0, eps))
+        return _by_statistics(x, running_mean, running_var, weight, bias, eps)
     if running_mean is not None:
         raise refuse(function, "that tracks its statistics is not in the table")
     if product(x.shape[2:]) <= 1:
