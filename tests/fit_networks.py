@@ -129,9 +129,9 @@ def training_steps(
         yield
 
 
-def without_workspaces(network: Network, device: ModelledDevice) -> Costs:
+def without_workspaces(network: Network, device: ModelledDevice, *, divide: bool) -> Costs:
     """Return modelled costs in which undivided convolutions take no workspaces."""
-    costs = model_costs(network, device)
+    costs = model_costs(network, device, divide=divide)
     free = {
         kernel: Configuration((replace(choice.parts[0], workspace=0),))
         for kernel, choice in costs.undivided.items()

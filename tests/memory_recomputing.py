@@ -29,4 +29,4 @@ def recompute(
         )
         for tensor in plan.tensors
     ]
-    return replace(plan, tensors=tuple(tensors), lower=None)
+    return replace(plan, tensors=tuple(tensors))

@@ -56,6 +56,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         parser.add_argument_group("without --memory"),
         ("--list-devices", None, "list the modelled devices, and say which of them hold the mini-batch"),
         ("--optimizer", tuple(OPTIMIZERS), "the optimizer whose state is counted (default: none)"),
+        ("--inference", None, "count an inference (default: a training step)"),
     )
     add_arguments(
         parser.add_argument_group("for a plan"),
@@ -108,7 +109,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     """Plan, and write the files; without a memory, find what fits."""
     if arguments.memory is None:
         return _fit(arguments)
-    for flag in ("list_devices", "optimizer"):
+    for flag in ("list_devices", "optimizer", "inference"):
         if getattr(arguments, flag):
             raise UsageError(f"--{flag.replace('_', '-')} asks what fits: give it without --memory")
     promise = options.promise_in(arguments)
@@ -167,6 +168,8 @@ def _fit(arguments: argparse.Namespace) -> Answer:
     if arguments.device == "measured":
         raise UsageError("without --memory all costs are modelled: give --device a modelled device")
     name, optimizer, batch = arguments.network, arguments.optimizer, arguments.batch
+    if arguments.inference and optimizer:
+        raise UsageError("--optimizer is for a training step: leave it out with --inference")
 
     def fits_on(device: str) -> NetworkFits:
         read = partial(_read_network, arguments)
@@ -183,4 +186,5 @@ def _fit(arguments: argparse.Namespace) -> Answer:
 
 def _read_network(arguments: argparse.Namespace, batch: int | None) -> Network:
     flags = Flags(batch, arguments.dtype, arguments.layout, options.strict_math(arguments))
-    return networks.read_step(arguments, flags)
+    network = networks.read_step(arguments, flags)
+    return network.inference() if arguments.inference else network

@@ -49,7 +49,7 @@ def read_kernels(arguments: argparse.Namespace, flags: Flags) -> list[Kernel]:
     source, network = arguments.network, _trace(arguments, flags)
     if network is None:
         return sources.read_kernels(source, flags, PASSES[:1] if arguments.inference else PASSES)
-    kernels = network.kernels(forward=bool(arguments.inference))
+    kernels = (network.inference() if arguments.inference else network).kernels()
     if not kernels:
         raise UsageError(f"{source} has no convolution that mucudnn divides")
     return kernels

@@ -13,15 +13,6 @@ from mucudnn.problems.steps import PRESENT, Step, Tensor
 
 
 @dataclass(frozen=True)
-class Edge:
-    """A tensor that one step writes and another reads, with the indices of the two steps."""
-
-    writer: int
-    reader: int
-    tensor: Tensor
-
-
-@dataclass(frozen=True)
 class Recomputation:
     """The steps to run again, in order, to recompute a tensor, and the tensors that they need."""
 
@@ -74,10 +65,9 @@ class Network(Document, kind="network", version=2, most=MOST_BYTES_OF_LINES):
                 return step
         raise UsageError(f"the network has no step {shown(name)}")
 
-    def kernels(self, *, forward: bool = False) -> list[Kernel]:
-        """Return the kernels of all steps, or of the forward steps alone, with identical ones merged."""
-        steps = self.steps[: self.turn] if forward else self.steps
-        return merge_kernels(kernel for step in steps for kernel in step.kernels)
+    def kernels(self) -> list[Kernel]:
+        """Return the kernels of all steps, with identical ones merged."""
+        return merge_kernels(kernel for step in self.steps for kernel in step.kernels)
 
     @cached_property
     def turn(self) -> int:
@@ -123,14 +113,15 @@ class Network(Document, kind="network", version=2, most=MOST_BYTES_OF_LINES):
                     wanted.append(read)
         return Recomputation(tuple(self.steps[index] for index in sorted(steps)), tuple(sources.values()))
 
-    def edges(self) -> list[Edge]:
-        """Return the dependencies between steps, ordered by the step that reads."""
-        return [
-            Edge(writer, reader, self._tensors[name])
-            for reader, step in enumerate(self.steps)
-            for name in step.reads
-            if (writer := self.lifetimes[name].produced_at) is not None
-        ]
+    def inference(self) -> "Network":
+        """Return the network of the forward steps alone, which save nothing, without the loss."""
+        forward = self.steps[: self.turn]
+        needed = {name for step in forward for name in step.reads}
+        needed |= {tensor.name for tensor in self.tensors if tensor.kind == "output"}
+        steps = tuple(replace(step, saves=()) for step in forward if needed.intersection(step.writes))
+        written = {name for step in steps for name in step.writes}
+        tensors = tuple(t for t in self.tensors if t.kind in PRESENT or t.name in written)
+        return Network(tensors, steps)
 
     def with_math(self, math: str) -> "Network":
         """Return the network with another math mode in all kernels. Raises ValueError."""

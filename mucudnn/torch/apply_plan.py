@@ -34,12 +34,10 @@ def apply(model: Model, plan: AnyPlan | AnyPath) -> Model:
     plan's shapes: saved tensors are moved and recomputed as the plan says, and its kernels divide the
     convolutions. Results and gradients stay the same bit by bit. Pinned host memory is allocated here, once.
     A step that deviates from the plan, such as one with a smaller last mini-batch, keeps its tensors on the
-    device, and a MucudnnWarning says so once. If a planned step runs out of device memory in its forward
-    pass, the model restarts the pass once with the plan's next lower point, and keeps that point. If it runs
-    out of memory while a tensor comes back in the backward pass, the error is the program's, and the next
-    step uses the lower point. Wrap the model in DistributedDataParallel after `apply`. Copies and pickles of
-    the model have no memory plan. What modules save that torch.compile compiles stays on the device: compile
-    them before `plan_memory`.
+    device, and a MucudnnWarning says so once. If a step runs out of device memory, the error is the
+    program's. Wrap the model in DistributedDataParallel after `apply`. Copies and pickles of the model have
+    no memory plan. What modules save that torch.compile compiles stays on the device: compile them before
+    `plan_memory`.
 
     **A spatial plan** gathers divided tensors before the layers, and over the mesh dimensions, that it names,
     and divides whole tensors again. Divide the model's input with the plan's `mesh` and `axes`.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import warnings
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -54,7 +53,7 @@ def train(policy: str, is_wrapped_first: bool) -> tuple[bool, int]:
         run_on_cpu(patch)
         patch.setattr(apply, "_divide", lambda *_: None)
         floor = mt.plan_memory(model, x, memory=2**40, **options).floor
-        plan = replace(mt.plan_memory(model, x, memory=floor, **options), lower=None)
+        plan = mt.plan_memory(model, x, memory=floor, **options)
         under_plan = copy.deepcopy(model)
         if is_wrapped_first:
             wrapped = DistributedDataParallel(under_plan)

@@ -1,6 +1,5 @@
 """Memory plans that use as little memory as they can."""
 
-from dataclasses import replace
 from typing import Any
 
 from needs_torch import mt
@@ -12,4 +11,4 @@ def plan_at_floor(model: Any, example: Any, policy: str) -> MemoryPlan:
     """Return the plan of a model at its floor, without plans of less memory."""
     options: dict[str, Any] = {"device": "h200", "policy": policy, "workspace": 0}
     floor = mt.plan_memory(model, example, memory=2**40, **options).floor
-    return replace(mt.plan_memory(model, example, memory=floor, **options), lower=None)
+    return mt.plan_memory(model, example, memory=floor, **options)

@@ -56,6 +56,25 @@ def test_the_peak_is_that_of_pytorchs_tracker(
         assert min(each.parts.values()) >= 0
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_an_inference_counts_what_pytorchs_tracker_counts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, shape = MODELS[name]
+    monkeypatch.setattr(fit, "model_costs", without_workspaces)  # the tracker does not see them
+    x = torch.empty(shape, device="meta")
+    counted = mt.will_it_fit(make().eval(), x, training=False)
+    with FakeTensorMode(), torch.no_grad():
+        model, example = make().eval(), torch.empty(shape)
+        tracker = MemTracker()
+        tracker.track_external(model, example)
+        with tracker:
+            y = model(example)
+        tracked = sum(kinds["Total"] for kinds in tracker.get_tracker_snapshot("peak").values())
+        del y
+    peak = counted.peak - counted.parts["context"] - counted.parts["fragmentation"]
+    assert peak == pytest.approx(tracked, rel=0.03)
+    assert counted.parts["gradients"] == 0
+
+
 def test_an_optimizer_counts_as_it_is() -> None:
     model, x = wide(), torch.empty(4, 3, 16, 16, device="meta")
     names = ("sgd", "momentum", "adam", "adamw", "adafactor", "adam8bit")
@@ -101,6 +120,8 @@ def test_wrong_arguments_are_explained() -> None:
     model, x = Residual(), torch.empty(2, 3, 8, 8)
     with pytest.raises(UsageError, match="optimizer is 'newton': there are sgd, momentum"):
         mt.will_it_fit(model, x, optimizer="newton")
+    with pytest.raises(UsageError, match="are of a training step"):
+        mt.will_it_fit(model, x, optimizer="adam", training=False)
     with pytest.raises(UsageError, match="LBFGS depends on its history"):
         mt.will_it_fit(model, x, optimizer=torch.optim.LBFGS(model.parameters()))
     with pytest.raises(UsageError, match="'h9000' is not a modelled device"):
@@ -130,7 +151,7 @@ def test_cuda_takes_its_part_of_the_memory() -> None:
     assert fit.parts["context"] == find_device("h200").context
     said = [str(mt.will_it_fit(wide(), x, memory=size, device="h200")) for size in (fit.floor - 1, fit.peak)]
     assert "does not fit" in said[0]
-    assert "The training step fits:" in said[1]
+    assert "It fits:" in said[1]
 
 
 @pytest.mark.parametrize("accumulates", [False, True])

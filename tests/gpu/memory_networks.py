@@ -49,6 +49,22 @@ class ConvNextBlock(nn.Module):
         return x + self.scale * self.narrow(self.activation(self.wide(inner))).permute(0, 3, 1, 2)
 
 
+class AttentionBlock(nn.Module):
+    """A convolution, and attention between all places, each with a shortcut, as in UNet2DModel."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(width, width, 3, padding=1)
+        self.three, self.last = nn.Conv2d(width, 3 * width, 1), nn.Conv2d(width, width, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the sum of the branches and x, (N, width, H, W)."""
+        x = x + self.conv(x).relu()
+        q, k, v = self.three(x).flatten(2).unflatten(1, (3, 4, -1)).transpose(-1, -2).unbind(1)
+        y = nn.functional.scaled_dot_product_attention(q, k, v)
+        return x + self.last(y.transpose(-1, -2).reshape_as(x))
+
+
 def vgg16(width: int = 16, *, has_norms: bool = False, in_place: bool = True) -> nn.Sequential:
     """Return VGG-16's convolutional part and one linear layer."""
     layers: list[nn.Module] = []
@@ -97,6 +113,10 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "resnet50": (resnet50, (8, 3, 64, 64)),
     "unet3d": (lambda: UNet3d(width=8), (2, 1, 16, 16, 16)),
     "convnext": (convnext, (8, 3, 64, 64)),
+    "attention": (
+        lambda: nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), *(AttentionBlock(32) for _ in range(4))),
+        (4, 3, 24, 24),
+    ),
 }
 
 

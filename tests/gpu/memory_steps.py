@@ -110,7 +110,7 @@ def quick_plan(model: nn.Module, x: Tensor, policy: str = "all", **options: Any)
     if "memory" not in settings:
         settings["memory"] = mt.plan_memory(model, x, memory=2**40, **settings).floor
     plan = mt.plan_memory(model, x, **settings)
-    return replace(plan, kernels=(), device=torch.cuda.get_device_name(), lower=None)
+    return replace(plan, kernels=(), device=torch.cuda.get_device_name())
 
 
 def warnings_of(model: nn.Module, x: Tensor, expected: Observed) -> list[str]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mucudnn.plans.memory.fit import largest
+from mucudnn.plans.memory.batches import largest
 
 
 @pytest.mark.parametrize("fixed", [0, 10**9])

@@ -1,7 +1,6 @@
 """Memory plans as JSON."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -62,26 +61,6 @@ def test_the_gap_is_the_most_that_another_plan_could_save() -> None:
     assert replace(PLAN, bound_ms=8.2500001).gap == 0
 
 
-def test_a_lower_plan_is_made_when_it_is_first_read() -> None:
-    calls: list[MemoryPlan] = []
-
-    def plan_lower() -> MemoryPlan:
-        calls.append(PLAN)
-        return replace(PLAN, memory=2000)
-
-    plan: MemoryPlan = replace(PLAN, lower=plan_lower)  # type: ignore[arg-type]
-    assert not calls
-    assert plan.lower == plan.lower == replace(PLAN, memory=2000)
-    assert len(calls) == 1
-    assert MemoryPlan.parse(str(plan)) == plan
-
-
-def test_a_plan_for_less_memory_follows_in_the_same_text(tmp_path: Path) -> None:
-    plan = replace(PLAN, lower=replace(PLAN, memory=2000, lower=replace(PLAN, memory=1000)))
-    plan.write(tmp_path / "net.plan")
-    assert MemoryPlan.read(tmp_path / "net.plan") == plan
-
-
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -95,13 +74,6 @@ def test_an_error_names_the_field_and_the_value(old: str, new: str, message: str
     assert old in str(PLAN)
     with pytest.raises(UsageError, match=message):
         MemoryPlan.parse(str(PLAN).replace(old, new))
-
-
-def test_plans_within_plans_are_refused_where_python_cannot_follow() -> None:
-    text = str(PLAN).removesuffix("}\n")
-    for depth in (300, 990, 100_000):
-        with pytest.raises(UsageError):
-            MemoryPlan.parse(text + ', "lower": {' * depth + "}" * depth + "}")
 
 
 @pytest.mark.parametrize(

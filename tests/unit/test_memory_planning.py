@@ -77,7 +77,7 @@ class TestWork:
 
     def test_a_network_without_backward_steps_is_refused(self) -> None:
         with pytest.raises(UsageError, match="the network has no backward steps"):
-            count_work(FORWARD, model_costs(FORWARD, TITAN_X))
+            plan_network(FORWARD, model_costs(FORWARD, TITAN_X), MemoryOptions(2**40))
 
 
 class TestModelledDevices:

@@ -11,7 +11,7 @@ from networks import FORWARD, PROBLEM, STEPS, TENSORS, TRAINING, Builder, names,
 from mucudnn.errors import UsageError
 from mucudnn.plans.memory.training_step import count_resident
 from mucudnn.problems.kernels import Kernel
-from mucudnn.problems.network import Edge, Network
+from mucudnn.problems.network import Network
 from mucudnn.problems.steps import KEPT, PRESENT, Tensor
 
 
@@ -133,10 +133,6 @@ def test_a_kernel_that_a_step_runs_several_times_counts_so_often() -> None:
         ("forward", 4),
         ("backward_filter", 4),
     ]
-
-
-def test_edges_are_the_dependencies_between_steps() -> None:
-    assert FORWARD.edges() == [Edge(0, 1, TENSORS[2]), Edge(1, 2, TENSORS[3])]
 
 
 def test_steps_and_tensors_are_found_by_name() -> None:

@@ -60,7 +60,7 @@ def measure(way: str, model: nn.Module, x: Tensor, steps: int) -> Answer:
 def undecided(plan: MemoryPlan) -> MemoryPlan:
     """Return the plan with the same kernels, in which all tensors stay on the device."""
     kept = tuple(replace(t, choice="keep", release_at=None, fetch_at=None) for t in plan.tensors)
-    return replace(plan, tensors=kept, fetch_order=(), host_bytes=0, lower=None)
+    return replace(plan, tensors=kept, fetch_order=(), host_bytes=0)
 
 
 def _measure_plan(part: float, model: nn.Module, x: Tensor, steps: int) -> Answer:

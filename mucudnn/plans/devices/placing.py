@@ -76,10 +76,12 @@ def place_network(
         saved = sum(network.tensor(n).bytes for n in names if n in step.saves)
         operations.append(Operation(sum(time_of(network, each, costs) for each in work), weights + saved))
     edges: dict[tuple[int, int], float] = {}
-    for edge in network.edges():
-        if edge.writer < edge.reader < network.turn:
-            pair = edge.writer, edge.reader
-            edges[pair] = edges.get(pair, 0.0) + 2 * link.milliseconds(edge.tensor.bytes)
+    for reader, step in enumerate(forward):
+        for name in step.reads:
+            writer = network.lifetimes[name].produced_at
+            if writer is not None:
+                copied_ms = 2 * link.milliseconds(network.tensor(name).bytes)
+                edges[writer, reader] = edges.get((writer, reader), 0.0) + copied_ms
     try:
         placement = place(
             operations, edges, devices, memory=memory, merges_chains=not exact, time_limit=time_limit

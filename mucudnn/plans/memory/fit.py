@@ -1,9 +1,8 @@
-"""The memory that a training step takes without a plan, and the least that it takes with one."""
+"""The memory that a training step or an inference takes without a plan, and the least with one."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -11,9 +10,8 @@ import numpy as np
 from mucudnn.output.table import Tabular
 from mucudnn.plans.memory.allocations import Update, find_lives, list_events
 from mucudnn.plans.memory.allocator import FREE, Event, count_reserved, find_least
-from mucudnn.plans.memory.planning import ALIGNMENT, count_trace
-from mucudnn.plans.memory.traced import Trace
-from mucudnn.plans.memory.training_step import Costs, Work, count_resident, count_work
+from mucudnn.plans.memory.planning import ALIGNMENT
+from mucudnn.plans.memory.training_step import Costs, count_resident, count_work
 from mucudnn.problems.network import Network
 from mucudnn.problems.steps import Tensor
 from mucudnn.sizes import format_size, round_up
@@ -32,12 +30,9 @@ of an optimizer in 8 bits is counted without the scales of its blocks.
 """
 
 
-_PROBES = (2, 6)  # batches whose need predicts that of others
-
-
 @dataclass(frozen=True)
 class Fit(Tabular):
-    """The memory of a training step in bytes, shown as a table in text and in notebooks.
+    """The memory of a training step or an inference in bytes, shown as a table in text and in notebooks.
 
     Attributes:
         memory: the bytes of the device; None if they do not matter.
@@ -75,7 +70,7 @@ class Fit(Tabular):
     def _sentences(self) -> Iterator[str]:
         if self.memory is not None:
             fits = "fits" if self.fits else "fits with a plan" if self.fits_with_plan else "does not fit"
-            yield f"The training step {fits}: the device has {format_size(self.memory)}."
+            yield f"It {fits}: the device has {format_size(self.memory)}."
 
 
 class Surroundings(NamedTuple):
@@ -88,17 +83,6 @@ class Surroundings(NamedTuple):
     context: int = 0
     buckets: int = 0
     accumulates: bool = False
-
-
-def fit_trace(trace: Trace, costs: Costs, *, memory: int | None, surroundings: Surroundings) -> Fit:
-    """Return the memory of a traced model."""
-    work = count_trace(trace, costs, None)
-    return _fit(trace.network, work, costs, memory, surroundings, trace.held)
-
-
-def fit_network(network: Network, costs: Costs, *, memory: int, surroundings: Surroundings) -> Fit:
-    """Return the memory of a network that was not traced. Raises UsageError without backward steps."""
-    return _fit(network, count_work(network, costs, block=ALIGNMENT), costs, memory, surroundings, {})
 
 
 def name_optimizer(name: str, parameters: Sequence[Tensor]) -> Update:
@@ -134,14 +118,18 @@ def _list_adafactor(parameters: Sequence[Tensor]) -> Update:
     return Update((*state, *step), tuple(step))
 
 
-def _fit(
+def fit_network(
     network: Network,
-    work: Work,
     costs: Costs,
+    *,
     memory: int | None,
     surroundings: Surroundings,
-    held: Mapping[str, int],
+    held: Mapping[str, int] | None = None,
+    tensors: Sequence[str] | None = None,
 ) -> Fit:
+    """Return the memory of a network. `held` and `tensors` are as in `count_work`."""
+    held = held or {}
+    work = count_work(network, costs, tensors=tensors, block=ALIGNMENT, held=held)
     optimizer, accumulates = surroundings.optimizer, surroundings.accumulates
     earlier = _earlier_gradients(network) if accumulates else [0] * len(network.steps)
     workspace = [
@@ -236,58 +224,3 @@ def _bytes_of(network: Network, kind: str, step: int) -> int:
     """Return the bytes of the tensors of a kind that are in memory during a step."""
     tensors = (tensor for tensor in network.tensors if tensor.kind == kind)
     return sum(t.bytes for t in tensors if step in network.lifetimes[t.name].alive)
-
-
-def largest(need: Callable[[int], int], memory: int) -> int:
-    """Return the largest batch whose need fits the memory, or 0.
-
-    The needs of small batches lead to a guess, near which the search takes few calls. Fragmentation may keep
-    a batch from fitting although some larger ones fit, so the search goes on beyond the first one that does
-    not fit.
-    """
-    need = cache(need)
-
-    def fits(batch: int) -> bool:
-        return need(batch) <= memory
-
-    best = _search(fits, _guess_batch(need, memory))
-    while better := next((n for n in _beyond(best) if fits(n)), 0):
-        best = _search(fits, better)
-    return best
-
-
-def _guess_batch(need: Callable[[int], int], memory: int) -> int:
-    """Return a batch that probably needs about as much as the memory, if the need grows evenly.
-
-    The guess grows in steps, because the optimizer's step may take more than small batches do.
-    """
-    near, far = _PROBES
-    for _ in range(4):
-        if near != far:
-            slope = max((need(far) - need(near)) / (far - near), 1.0)
-            near, far = far, min(max(1, far + int((memory - need(far)) / slope)), 16 * far)
-    return far
-
-
-def _beyond(number: int) -> Sequence[int]:
-    """Return the round numbers up to an eighth above one that fits, at most eight, and the largest first."""
-    step = 1 << max(number.bit_length() - 6, 0)
-    return range((number // step + 1) * step, number + number // 8 + 1, step)[::-1]
-
-
-def _search(fits: Callable[[int], bool], guess: int) -> int:
-    """Return a number that fits, or 0, such that the next one does not."""
-    low, high, stride = 0, max(guess, 1), 1
-    if fits(high):
-        low = high
-        while fits(low + stride):
-            low, stride = low + stride, 2 * stride
-        high = low + stride
-    else:
-        while high - stride > 0 and not fits(high - stride):
-            high, stride = high - stride, 2 * stride
-        low = max(high - stride, 0)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low

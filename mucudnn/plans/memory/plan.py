@@ -7,9 +7,8 @@ the packs, because packs are the events that a program can observe.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from mucudnn.codec import Count, Document
 from mucudnn.errors import UsageError
@@ -20,21 +19,6 @@ from mucudnn.problems.network import Network
 from mucudnn.solver.memory.copies import CopySteps, Link
 from mucudnn.solver.memory.timeline import Timeline, simulate
 from mucudnn.solver.memory.training import StepCost, TrainingStep
-
-
-class _Lower:
-    """The attribute `lower` of a plan, which makes that plan when it is read for the first time."""
-
-    def __get__(self, plan: MemoryPlan | None, _: type) -> MemoryPlan | None:
-        if plan is None:
-            return None  # the default of the field
-        if callable(plan.__dict__["_lower"]):
-            plan.__dict__["_lower"] = plan.__dict__["_lower"]()
-        lower: MemoryPlan | None = plan.__dict__["_lower"]
-        return lower
-
-    def __set__(self, plan: MemoryPlan, lower: MemoryPlan | Callable[[], MemoryPlan | None] | None) -> None:
-        plan.__dict__["_lower"] = lower
 
 
 @dataclass(frozen=True)
@@ -52,7 +36,6 @@ class MemoryPlan(Document, kind="memory plan", version=2):
     - `unlimited_ms`: the training step on the same costs without a limit, undivided.
     - `host_bytes`: the size of the slab. `link`: the copy engines.
     - `tensors`: all managed tensors by order. `fetch_order`: the offloaded ones, in the order of copies in.
-    - `lower`: a plan for less memory, None at the floor, which is planned when it is first read or written.
     - `bound_ms`: the least time that any plan within the memory takes, proven; 0 for the policies of vDNN.
     - `header`: the fields of the modules' own plans. With a promise it has the promise and the limit.
     """
@@ -79,23 +62,14 @@ class MemoryPlan(Document, kind="memory plan", version=2):
     host_bytes: Count = 0
     least_bytes: Count = LEAST_BYTES
     sources: dict[str, str] = field(default_factory=dict)
-    lower: MemoryPlan | None = _Lower()  # type: ignore[assignment]
     bound_ms: float = 0.0
     header: dict[str, str] = field(default_factory=dict)
     traced: Network | None = field(default=None, compare=False, repr=False)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_lower": self.lower}
 
     @property
     def gap(self) -> float:
         """The most that another plan could save, as a fraction of `time_ms`, and 1 if `bound_ms` is 0."""
         return max(1 - self.bound_ms / self.time_ms, 0.0) if self.time_ms else 0.0
-
-    @property
-    def piece(self) -> int:
-        """The most bytes of one copy."""
-        return self.link.piece
 
     def for_module(self, module: str) -> Plan:
         """Return the plan of one module's kernels, for the functions of `mucudnn.torch`.

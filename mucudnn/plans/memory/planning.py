@@ -47,6 +47,14 @@ class MemoryOptions:
     exact: bool = False
     promise: Promise = USUAL
 
+    def __post_init__(self) -> None:
+        if self.policy not in POLICIES:
+            raise UsageError(f"{shown(self.policy)} is not a policy: there are {', '.join(POLICIES)}")
+        if self.policy != "joint" and not self.offload:
+            raise UsageError(
+                f"the policy {self.policy} offloads by its own rules: omit --no-offload, or use policy joint"
+            )
+
 
 def plan_network(
     network: Network, costs: Costs, options: MemoryOptions, *, name: str = "", listener: Listener = QUIET
@@ -100,12 +108,8 @@ def _plan(
     trace: Trace | None,
     listener: Listener,
 ) -> MemoryPlan:
-    if options.policy not in POLICIES:
-        raise UsageError(f"{shown(options.policy)} is not a policy: there are {', '.join(POLICIES)}")
-    if options.policy != "joint" and not options.offload:
-        raise UsageError(
-            f"the policy {options.policy} offloads by its own rules: omit --no-offload, or use policy joint"
-        )
+    if network.turn == len(network.steps):
+        raise UsageError("the network has no backward steps, so it saves nothing: plan a training step")
     try:
         decision = decide_memory(
             work.numbers,

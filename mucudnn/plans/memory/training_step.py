@@ -4,7 +4,6 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mucudnn.errors import UsageError
 from mucudnn.plans.memory.parts import LEAST_BYTES
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.network import Network
@@ -72,7 +71,7 @@ def count_work(
     """Return the training step of a network.
 
     Args:
-        network: a network with backward steps.
+        network: a network, which saves nothing if it has no backward steps.
         costs: what its kernels and steps cost.
         tensors: the tensors to manage, by default those that the network saves.
         replays: for each tensor that can be computed again, the steps that do so, and the saved tensors that
@@ -81,12 +80,7 @@ def count_work(
         least_bytes: smaller tensors are not managed, unless `tensors` names them.
         block: the allocator rounds each tensor up to a multiple of this many bytes.
         held: for some tensors, the last step during which the program holds them, even if no step reads them.
-
-    Raises:
-        UsageError: the network has no backward steps.
     """
-    if network.turn == len(network.steps):
-        raise UsageError("the network has no backward steps, so it saves nothing: plan a training step")
     if tensors is None:
         saved = [tensor for tensor in network.saved if tensor.bytes >= least_bytes]
     else:

@@ -13,12 +13,12 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
 from mucudnn.errors import MucudnnError
+from mucudnn.torch.tracing.attention import attend, multi_head_attention
 from mucudnn.torch.tracing.recorder import NO_NODE, DraftStep, Memory, Recorder
 from mucudnn.torch.tracing.saved import tensors_in
 
-ATTENTION = "scaled_dot_product_attention"
 # A GPU has fused kernels for these functions. They save other tensors than the plain form on the device meta.
-_FUSED = (ATTENTION, "lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell")
+_FUSED = ("lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell")
 
 
 class AutocastInsideError(MucudnnError):
@@ -51,30 +51,19 @@ class _LikeCuda(TorchFunctionMode):
             x, p, training, in_place = _dropout_arguments(*args, **(kwargs or {}))
             if training and 0 < p < 1 and not in_place:
                 return torch.native_dropout(x, p, True)[0]
-        name = _name_of(function, kwargs or {})
+        if function is nn.functional.scaled_dot_product_attention:
+            return attend(function, *args, **(kwargs or {}))
+        if function is nn.functional.multi_head_attention_forward:
+            function = multi_head_attention
+        name = getattr(function, "__name__", "")
         if name == "rms_norm":
             x, shape, weight, _ = _rms_norm_arguments(*args, **(kwargs or {}))
             if weight is None or weight.dtype == x.dtype:
                 return _FusedNorm.apply(x, tuple(shape), weight)
         result = function(*args, **(kwargs or {}))
-        is_fused = name in _FUSED and (name != ATTENTION or _is_attention_fused())
-        if is_fused and any(tensor.requires_grad for tensor in tensors_in(result)):
+        if name in _FUSED and any(tensor.requires_grad for tensor in tensors_in(result)):
             self._recorder.fused = self._recorder.fused or (name, self._recorder.place)
         return result
-
-
-def _name_of(function: Any, kwargs: dict[str, Any]) -> str:
-    """Return the name of a function, of which only the outermost one is seen."""
-    if function is nn.functional.multi_head_attention_forward and not kwargs.get("need_weights", True):
-        return ATTENTION
-    return getattr(function, "__name__", "")
-
-
-def _is_attention_fused() -> bool:
-    """Return whether PyTorch's flags allow a fused kernel for attention, unlike within SDPBackend.MATH."""
-    flags = torch.backends.cuda
-    enabled = flags.flash_sdp_enabled, flags.mem_efficient_sdp_enabled, flags.cudnn_sdp_enabled
-    return any(is_enabled() for is_enabled in enabled)
 
 
 def _dropout_arguments(
@@ -151,10 +140,10 @@ class TracedRun:
             memory = recorder.memory_of(output)
             if memory is not None and memory.kind == "activation":
                 memory.kind = "output"
+        recorder.end_forward()
         differentiated = [output for output in outputs if output.requires_grad]
         if not differentiated:
             return
-        recorder.end_forward()
         gradients = []
         for output in differentiated:
             memory = recorder.memory_of(output)

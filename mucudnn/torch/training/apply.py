@@ -54,8 +54,9 @@ def apply_memory(model: Model, plan: MemoryPlan) -> Model:
     check_unsharded(model)
     device = device_of(model)
     plan.check(model=fingerprint(model), device=torch.cuda.get_device_name(device))
-    names = {kernel.module for kernel in plan.kernels} - {""}
-    _PlannedForward(model, Runtime(model, plan, lambda chosen: _divide(model, chosen, names)))
+    runtime = Runtime(model, plan)
+    _divide(model, plan)
+    _PlannedForward(model, runtime)
     return model
 
 
@@ -76,9 +77,9 @@ def runtime_of(model: Any) -> Runtime:
     raise UsageError("the model has no memory plan: call mucudnn.torch.apply(model, plan) first")
 
 
-def _divide(model: nn.Module, plan: MemoryPlan, names: set[str]) -> None:
-    """Divide the convolutions of these names as the plan's kernels say."""
-    for name in names:
+def _divide(model: nn.Module, plan: MemoryPlan) -> None:
+    """Divide the convolutions as the plan's kernels say."""
+    for name in {kernel.module for kernel in plan.kernels} - {""}:
         module = model.get_submodule(name)
         own = plan.for_module(name)
         limit = max(kernel.chosen.workspace for kernel in own.kernels)

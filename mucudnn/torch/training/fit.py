@@ -1,10 +1,9 @@
-"""`will_it_fit` and `largest_batch`: the memory of a training step, without a GPU and without running it."""
+"""`will_it_fit` and `largest_batch`: the memory of a training step or an inference that does not run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from functools import partial
 from itertools import count
 from typing import Any, TypeAlias
 from weakref import WeakSet, finalize
@@ -21,20 +20,18 @@ from mucudnn.errors import UsageError, shown
 from mucudnn.measuring.modelled_device import find_device
 from mucudnn.plans.memory.allocations import Update
 from mucudnn.plans.memory.allocator import FREE, Event
+from mucudnn.plans.memory.batches import PROBES, extrapolate, largest, search
 from mucudnn.plans.memory.costs import model_costs
-from mucudnn.plans.memory.fit import Fit, Surroundings, fit_trace, largest
+from mucudnn.plans.memory.fit import OPTIMIZERS, Fit, Surroundings, fit_network, name_optimizer
+from mucudnn.plans.memory.parts import LEAST_BYTES
+from mucudnn.plans.memory.traced import Trace
+from mucudnn.problems import steps as nouns
+from mucudnn.problems.network import Network
 from mucudnn.sizes import format_size
+from mucudnn.torch.tracing.recorder import DATA_TYPES
 from mucudnn.torch.tracing.trace import trace_model
 
 Optimizer: TypeAlias = torch.optim.Optimizer | str | None
-_EIGHT_BIT = ("adam8bit", "adamw8bit")  # two bytes an element, counted without the scales of blocks
-_OPTIMIZERS: dict[str, Any] = {
-    "sgd": torch.optim.SGD,
-    "momentum": partial(torch.optim.SGD, momentum=0.9),
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-    "adafactor": torch.optim.Adafactor,
-}
 # The functions whose arguments autocast casts to float32 on a GPU. On the CPU it casts those of few losses.
 _IN_FLOAT32 = {
     "__pow__", "acos", "asin", "binary_cross_entropy_with_logits", "cdist", "cosh",
@@ -58,6 +55,7 @@ def will_it_fit(
     optimizer: Optimizer = None,
     autocast: torch.dtype | None = None,
     accumulate: bool = False,
+    training: bool = True,
 ) -> Fit:
     """Return the memory that a training step of the model takes, without a plan and with the least plan.
 
@@ -65,8 +63,8 @@ def will_it_fit(
     gradients, the optimizer's state and what its step takes, the input, activations, workspaces of the
     fastest undivided algorithms, the rounding and the fragmentation of PyTorch's allocator, the buckets of
     DistributedDataParallel, and what CUDA takes for itself: a constant of the device, or on a present GPU
-    what is taken now, if that is more. Attention and recurrent layers count in their plain form, which takes
-    more than fused kernels do.
+    what is taken now, if that is more. Recurrent layers count in their plain form, which takes more than
+    fused kernels do.
 
     Args:
         model: a model in training mode, also in DistributedDataParallel.
@@ -78,29 +76,19 @@ def will_it_fit(
             or "adamw8bit".
         autocast: the type of torch.autocast around the forward pass, which casts as on a GPU.
         accumulate: True if the gradients of earlier steps are in memory when the step begins.
+        training: False for an inference under torch.no_grad, in the mode in which the model is. The least
+            then divides its convolutions.
 
     Returns:
         An object with `fits` and `fits_with_plan`, and with `peak`, `floor`, `reserved` and `parts` in bytes.
 
     Raises:
-        UsageError: the model cannot be traced, there is no such device or optimizer, or the optimizer is
-            LBFGS, whose state depends on its history.
+        UsageError: the model cannot be traced, there is no such device or optimizer, the optimizer is LBFGS,
+            whose state depends on its history, or there is an optimizer or `accumulate` without `training`.
     """
-    kind = "cuda" if torch.cuda.is_available() else "cpu"
-    buckets = 0
-    if isinstance(model, DistributedDataParallel):
-        if not model.gradient_as_bucket_view:  # the buckets are copies of the gradients
-            buckets = sum(int(p.nbytes) for p in model.parameters() if p.requires_grad)
-        model = model.module
-    with ExitStack() as around:
-        if autocast is not None:
-            around.enter_context(torch.autocast(kind, autocast))
-            if kind == "cpu":
-                around.enter_context(CastsOfGpu())
-        trace = trace_model(model, example_input)
-    costs = model_costs(trace.network, find_device(device or _DEVICE))
-    beside = Surroundings(_update_of(model, optimizer), _context_of(memory, device), buckets, accumulate)
-    return fit_trace(trace, costs, memory=_memory_of(memory, device), surroundings=beside)
+    trace, fit = _prepare(model, memory, device, optimizer, autocast, accumulate, training)
+    traced = trace(example_input)
+    return fit(traced, traced.network, list(traced.saved))
 
 
 def largest_batch(
@@ -112,6 +100,7 @@ def largest_batch(
     optimizer: Optimizer = None,
     autocast: torch.dtype | None = None,
     accumulate: bool = False,
+    training: bool = True,
     plan: bool = True,
 ) -> int:
     """Return the largest batch with which a training step fits, or 0 if a single sample does not.
@@ -123,6 +112,7 @@ def largest_batch(
     limit = _memory_of(memory, device)
     if limit is None:
         raise UsageError("there is no GPU whose memory could limit the batch: give memory= or device=")
+    trace, fit = _prepare(model, memory, device, optimizer, autocast, accumulate, training)
 
     def of_batch(size: int) -> Any:
         def resize(value: Any) -> Any:
@@ -132,14 +122,60 @@ def largest_batch(
 
         return tree_map(resize, example_input)
 
-    def need(size: int) -> int:
-        fit = will_it_fit(
-            model, of_batch(size), memory=memory, device=device, optimizer=optimizer, autocast=autocast,
-            accumulate=accumulate,
-        )  # fmt: skip
-        return fit.floor if plan else fit.peak
+    def need(trace: Trace, network: Network) -> int:
+        sizes = {tensor.name: tensor.bytes for tensor in network.tensors}
+        found = fit(trace, network, [name for name in trace.saved if sizes[name] >= LEAST_BYTES])
+        return found.floor if plan else found.peak
 
-    return largest(need, limit)
+    def need_of_batch(size: int) -> int:
+        traced = trace(of_batch(size))
+        return need(traced, traced.network)
+
+    near, far = (trace(of_batch(size), 0) for size in PROBES)
+    at = extrapolate(near.network, far.network)
+    # Without `at` the steps of the model depend on the batch.
+    guess = largest(need_of_batch if at is None else lambda size: need(near, at(size)), limit)
+    return search(lambda size: need_of_batch(size) <= limit, guess)
+
+
+def _prepare(
+    model: nn.Module,
+    memory: int | str | None,
+    device: str | None,
+    optimizer: Optimizer,
+    autocast: torch.dtype | None,
+    accumulate: bool,
+    training: bool,
+) -> tuple[Callable[..., Trace], Callable[[Trace, Network, list[str]], Fit]]:
+    """Return functions that trace the model, and that count the memory of a network with managed tensors."""
+    if not training and (optimizer is not None or accumulate):
+        raise UsageError("an optimizer and accumulated gradients are of a training step: leave them out")
+    kind = "cuda" if torch.cuda.is_available() else "cpu"
+    buckets = 0
+    if isinstance(model, DistributedDataParallel):
+        if not model.gradient_as_bucket_view:  # the buckets are copies of the gradients
+            buckets = sum(int(p.nbytes) for p in model.parameters() if p.requires_grad)
+        model = model.module
+    modelled = find_device(device or _DEVICE)
+    beside = Surroundings(_update_of(model, optimizer), _context_of(memory, device), buckets, accumulate)
+    limit = _memory_of(memory, device)
+
+    def trace(example_input: Any, least_bytes: int = LEAST_BYTES) -> Trace:
+        with ExitStack() as around:
+            around.enter_context(torch.set_grad_enabled(training))
+            if autocast is not None:
+                around.enter_context(torch.autocast(kind, autocast))
+                if kind == "cpu":
+                    around.enter_context(CastsOfGpu())
+            return trace_model(model, example_input, least_bytes)
+
+    def fit(trace: Trace, network: Network, tensors: list[str]) -> Fit:
+        costs = model_costs(network, modelled, divide=False)
+        return fit_network(
+            network, costs, memory=limit, surroundings=beside, held=trace.held, tensors=tensors
+        )
+
+    return trace, fit
 
 
 def _memory_of(memory: int | str | None, device: str | None) -> int | None:
@@ -161,27 +197,29 @@ def _context_of(memory: int | str | None, device: str | None) -> int:
 
 def _update_of(model: nn.Module, optimizer: Optimizer) -> Update:
     """Return what an optimizer allocates and frees, found in two steps on tensors without data."""
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if optimizer is None:
         return Update()
     if isinstance(optimizer, torch.optim.LBFGS):
-        _refuse_history(optimizer)
-    if isinstance(optimizer, str) and optimizer in _EIGHT_BIT:
-        sizes = [parameter.numel() for parameter in parameters for _ in range(2)]
-        return Update(tuple((("state", number), size) for number, size in enumerate(sizes)))
+        group = optimizer.param_groups[0]
+        trained = sum(int(parameter.nbytes) for parameter in group["params"] if parameter.requires_grad)
+        state = format_size(2 * group["history_size"] * trained)
+        raise UsageError(
+            f"the state of LBFGS depends on its history, which grows to {state} beside its scratch memory: "
+            "leave out optimizer= and subtract that from memory="
+        )
     if isinstance(optimizer, str):
-        if optimizer not in _OPTIMIZERS:
-            names = ", ".join((*_OPTIMIZERS, *_EIGHT_BIT))
+        if optimizer not in OPTIMIZERS:
+            names = ", ".join(OPTIMIZERS)
             raise UsageError(f"optimizer is {shown(optimizer)}: there are {names}, and those of torch.optim")
-        make: Any = _OPTIMIZERS[optimizer]
-        groups: Any = [{"params": parameters}]
-    else:
-        make, groups = type(optimizer), optimizer.param_groups
+        trainable = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+        return name_optimizer(
+            optimizer, [nouns.Tensor(n, p.shape, DATA_TYPES[p.dtype]) for n, p in trainable]
+        )
     steps: tuple[list[Event], list[Event]] = [], []
     keys = count()
-    for group in groups:
+    for group in optimizer.param_groups:
         own = {**group, "params": list(map(_without_data, group["params"]))}
-        twin = make([own])
+        twin = type(optimizer)([own])
         for each in twin.param_groups:
             if each.get("foreach") is None and not each.get("fused") and not isinstance(twin, _ONE_BY_ONE):
                 each["foreach"] = True  # the default on a GPU
@@ -192,16 +230,6 @@ def _update_of(model: nn.Module, optimizer: Optimizer) -> Update:
                 twin.step()
             events += memory.events[earlier:]
     return Update(*map(tuple, steps))
-
-
-def _refuse_history(optimizer: torch.optim.LBFGS) -> None:
-    group = optimizer.param_groups[0]
-    trained = sum(int(parameter.nbytes) for parameter in group["params"] if parameter.requires_grad)
-    state = format_size(2 * group["history_size"] * trained)
-    raise UsageError(
-        f"the state of LBFGS depends on its history, which grows to {state} beside its scratch memory: leave "
-        "out optimizer= and subtract that from memory="
-    )
 
 
 class CastsOfGpu(TorchFunctionMode):

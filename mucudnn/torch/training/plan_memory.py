@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -12,24 +11,20 @@ from torch import nn
 from mucudnn.arrays.call import LogListener, bytes_of, limit_of
 from mucudnn.arrays.devices import device_named
 from mucudnn.costs.cache import Cache
-from mucudnn.errors import ArgumentTypeError, NothingFitsError, UsageError, shown
+from mucudnn.errors import ArgumentTypeError, UsageError, shown
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.modelled_device import device_like, find_device
 from mucudnn.measuring.runners import Exhaustive
 from mucudnn.plans.memory.costs import measure_costs, model_costs
 from mucudnn.plans.memory.plan import MemoryPlan
-from mucudnn.plans.memory.planning import POLICIES, MemoryOptions, plan_trace
-from mucudnn.plans.memory.traced import Trace
+from mucudnn.plans.memory.planning import MemoryOptions, plan_trace
 from mucudnn.plans.memory.training_step import Costs
 from mucudnn.problems.network import Network
 from mucudnn.promises import FIXED, promise_of
 from mucudnn.solver.memory.copies import Link
 from mucudnn.torch.tracing.trace import trace_model
-from mucudnn.torch.tracing.traced_run import ATTENTION
 from mucudnn.torch.training.rates import measure_link, measure_rates
 from mucudnn.torch.training.runtime import check_unsharded, device_of
-
-LOWER = 0.85  # the part of the memory that the next lower plan gets
 
 
 def plan_memory(
@@ -79,12 +74,9 @@ def plan_memory(
         NothingFitsError: the memory is below the floor, which the message names.
         UsageError: the model is on the CPU and no device is given, is in evaluation mode, needs no gradients,
             is sharded by FSDP, or cannot be traced; or a size or policy cannot be used. Also for a modelled
-            device with batch_invariant, which only the device itself shows, and for recurrent layers and
-            attention, unless SDPBackend.MATH is the only backend of attention.
+            device with batch_invariant, which only the device itself shows, and for recurrent layers.
     """
     _check_model(model)
-    if policy not in POLICIES:
-        raise UsageError(f"{shown(policy)} is not a policy: there are {', '.join(POLICIES)}")
     options = MemoryOptions(
         memory=bytes_of("memory", memory),
         policy=policy,
@@ -105,7 +97,12 @@ def plan_memory(
         )
     trace = trace_model(model, example_input, strict=options.promise.is_strict)
     if trace.fused is not None:
-        raise _no_plan_of_fused(*trace.fused)
+        function, place = trace.fused
+        raise UsageError(
+            f"{place} calls {function}, for which a GPU has a fused kernel. It saves other tensors than the "
+            "plain form that is traced, so a step could not follow a plan: plan the parts of the model "
+            "around it, each for itself"
+        )
     if trace.network.turn == len(trace.network.steps):
         raise UsageError(
             "no result of the model needs a gradient, so that nothing is saved: enable gradients and "
@@ -117,35 +114,7 @@ def plan_memory(
         if modelled is not None
         else _costs_on_gpu(model, trace.network, rate, options)
     )
-    plan = plan_trace(trace, costs, options, name=type(model).__name__, listener=LogListener())
-    # `MemoryPlan.lower` calls this once it is read, because a lower plan takes as long as this one.
-    return replace(plan, lower=partial(_plan_lower, trace, costs, options, plan))  # type: ignore[arg-type]
-
-
-def _no_plan_of_fused(function: str, place: str) -> UsageError:
-    way_out = "plan the parts of the model around it, each for itself"
-    if function == ATTENTION:
-        way_out = (
-            "plan and train within torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), which "
-            f"runs its plain form, or {way_out}"
-        )
-    return UsageError(
-        f"{place} calls {function}, for which a GPU has a fused kernel. It saves other tensors than the "
-        f"plain form that is traced, so a step could not follow a plan: {way_out}"
-    )
-
-
-def _plan_lower(trace: Trace, costs: Costs, options: MemoryOptions, plan: MemoryPlan) -> MemoryPlan | None:
-    """Return a plan for less memory, for the runtime to fall back on, or None at the floor."""
-    less = max(int(LOWER * options.memory), plan.floor)
-    if less >= options.memory:
-        return None
-    try:
-        return plan_trace(
-            trace, costs, replace(options, memory=less), name=plan.network, listener=LogListener()
-        )
-    except NothingFitsError:
-        return None
+    return plan_trace(trace, costs, options, name=type(model).__name__, listener=LogListener())
 
 
 def _check_model(model: nn.Module) -> None:

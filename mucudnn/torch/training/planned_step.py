@@ -113,15 +113,13 @@ class PlannedRun:
         own: dict[int, Tensor],
         compiled: Collection[torch.nn.Module],
         warn: Callable[[str], None],
-        note_shortage: Callable[[], None],
     ) -> None:
         """Begin a step.
 
         `own` are the parameters, buffers and inputs, which stay on the device, by storage key. So does what
         the modules of `compiled` save, which torch.compile compiles. `warn` gets a message for each deviation
-        from the plan, and `note_shortage` is called if a copy in finds no memory.
+        from the plan.
         """
-        self._note_shortage = note_shortage
         self._schedule, self._lanes, self._slab, self._warn = schedule, lanes, slab, warn
         self._own, self._compiled = own, compiled
         self._is_compiled = False  # while a compiled module runs
@@ -181,17 +179,13 @@ class PlannedRun:
     def bring_back(self, record: Record, event: int) -> Storage:
         """Return the storage of a record for the tensor of a pack, and begin the copies that are due then."""
         with self._lock, self._unnoted():
-            try:
-                if not self._is_backward:
-                    self._is_backward = True
-                    for order in sorted(o for orders in self._schedule.releases.values() for o in orders):
-                        self._release(order)
-                    self._fetch(-1)
-                self._fetch(event)
-                storage = record.get()
-            except torch.cuda.OutOfMemoryError:
-                self._note_shortage()
-                raise
+            if not self._is_backward:
+                self._is_backward = True
+                for order in sorted(o for orders in self._schedule.releases.values() for o in orders):
+                    self._release(order)
+                self._fetch(-1)
+            self._fetch(event)
+            storage = record.get()
             record.leave(event)
             self._note("unpack", event)
             return storage

@@ -15,14 +15,10 @@ class Slab:
     """The places of a plan's offloaded tensors in pinned host memory.
 
     A place belongs to one tensor of one training step at a time. A graph that the program keeps also keeps
-    its places. `before` is the slab of an earlier plan in the same memory: while one of its places is taken,
-    no place here is free, because they overlap.
+    its places.
     """
 
-    def __init__(
-        self, memory: Tensor, tensors: Iterable[PlannedTensor] = (), before: "Slab | None" = None
-    ) -> None:
-        self._before = before
+    def __init__(self, memory: Tensor, tensors: Iterable[PlannedTensor]) -> None:
         self._places = {
             t.order: memory[t.slab_offset : t.slab_offset + t.bytes]
             for t in tensors
@@ -30,16 +26,9 @@ class Slab:
         }
         self._taken: set[int] = set()
 
-    @property
-    def is_taken(self) -> bool:
-        """True while a graph holds a place, even of an earlier plan."""
-        return bool(self._taken) or (self._before is not None and self._before.is_taken)
-
     def take(self, order: int) -> Tensor | None:
         """Return the bytes at a tensor's place, or None if it has none or an earlier step still holds it."""
         if order in self._taken or order not in self._places:
-            return None
-        if self._before is not None and self._before.is_taken:
             return None
         self._taken.add(order)
         return self._places[order]

@@ -17,8 +17,6 @@ from torch.utils.checkpoint import checkpoint
 
 from mucudnn.errors import ArgumentTypeError, MucudnnWarning, NothingFitsError, UsageError
 from mucudnn.plans.memory.plan import MemoryPlan
-from mucudnn.torch.training import runtime
-from mucudnn.torch.training.apply import runtime_of
 from mucudnn.torch.training.offload import HostCopy
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("only_with_late_streams")]
@@ -127,97 +125,6 @@ def test_the_step_after_an_exception_in_the_backward_pass_is_as_planned(
     planned.zero_grad(set_to_none=True)
     planned.load_state_dict(state)
     assert warnings_of(planned, x, stock) == []
-
-
-# --- steps that run out of memory ---
-
-
-class _Lacks(nn.Module):
-    """A module that runs out of memory in its first calls."""
-
-    def __init__(self, times: int) -> None:
-        super().__init__()
-        self.times = times
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return x. Raises torch.OutOfMemoryError."""
-        self.times -= 1
-        if self.times >= 0:
-            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
-        return x
-
-
-@pytest.fixture
-def lacking(model: nn.Module, x: Tensor, stock: Observed) -> nn.Module:
-    model.out.add_module("lacks", _Lacks(0))
-    plan = quick_plan(model, x)
-    moved = tuple(
-        tensor if tensor.slab_offset is None else replace(tensor, slab_offset=tensor.slab_offset + 512)
-        for tensor in plan.tensors
-    )
-    lower = replace(plan, memory=plan.memory - 1, tensors=moved, host_bytes=plan.host_bytes + 512, lower=plan)
-    return mt.apply(model, replace(plan, lower=lower))
-
-
-def test_running_out_of_memory_switches_to_the_next_lower_plan_once(
-    lacking: nn.Module, x: Tensor, stock: Observed
-) -> None:
-    plan = runtime_of(lacking).plan
-    lacking.out.lacks.times = 1
-    with pytest.warns(MucudnnWarning, match="ran out of device memory") as caught:
-        assert train(lacking, x).equals(stock)
-    assert len(caught) == 1
-    assert runtime_of(lacking).plan.memory == plan.memory - 1
-    lacking.out.lacks.times = 1
-    with pytest.raises(torch.cuda.OutOfMemoryError):
-        lacking(x)
-    assert runtime_of(lacking).plan.memory == plan.memory - 1
-
-
-def test_running_out_again_in_the_same_step_is_the_programs_error(lacking: nn.Module, x: Tensor) -> None:
-    lacking.out.lacks.times = 2
-    with pytest.warns(MucudnnWarning, match="ran out"), pytest.raises(torch.cuda.OutOfMemoryError):
-        lacking(x)
-    assert lacking.out.lacks.times == 0
-
-
-def test_running_out_in_the_backward_pass_lowers_the_next_step(
-    lacking: nn.Module, x: Tensor, stock: Observed
-) -> None:
-    plan, state = runtime_of(lacking).plan, copy.deepcopy(lacking.state_dict())
-    output = lacking(x)
-
-    def fail(self: HostCopy) -> None:
-        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
-
-    with patch.object(HostCopy, "fetch", fail), pytest.raises(torch.cuda.OutOfMemoryError):
-        output.sum().backward()
-    del output
-    lacking.zero_grad(set_to_none=True)
-    lacking.load_state_dict(state)
-    with pytest.warns(MucudnnWarning, match="the last backward pass ran out"):
-        assert train(lacking, x).equals(stock)
-    assert runtime_of(lacking).plan.memory == plan.memory - 1
-
-
-def test_the_lower_plan_uses_host_memory_that_was_pinned_before(
-    lacking: nn.Module, x: Tensor, stock: Observed
-) -> None:
-    first, state = lacking(x), copy.deepcopy(lacking.state_dict())
-    lacking.out.lacks.times = 1
-    with patch.object(runtime, "pin", side_effect=AssertionError):
-        with pytest.warns(MucudnnWarning, match="ran out of device memory"):
-            second = lacking(x)
-        for output in (second, first):  # the first one's tensors are where the lower plan has others
-            differentiate(output)
-            gradients = [parameter.grad.cpu() for parameter in lacking.parameters()]
-            assert all(map(torch.equal, gradients, stock.gradients))
-            lacking.zero_grad(set_to_none=True)
-        del first, second, output
-        lacking.load_state_dict(state)
-        with patch.object(HostCopy, "__init__", autospec=True, side_effect=HostCopy.__init__) as copies:
-            differentiate(lacking(x))
-    assert copies.call_count > 0
 
 
 @pytest.mark.parametrize("status", [1, 2])

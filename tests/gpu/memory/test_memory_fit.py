@@ -91,9 +91,9 @@ def run_steps(name: str, optimizer: str, *, is_cast: bool = False, accumulates: 
         pass
 
 
-def with_workspaces_of_pytorch(network: Network, device: ModelledDevice) -> Costs:
+def with_workspaces_of_pytorch(network: Network, device: ModelledDevice, *, divide: bool) -> Costs:
     """Return modelled costs in which undivided kernels take the workspaces that PyTorch takes for them."""
-    costs = model_costs(network, device)
+    costs = model_costs(network, device, divide=divide)
     taken = {
         kernel: Configuration((replace(choice.parts[0], workspace=workspace_of(kernel)),))
         for kernel, choice in costs.undivided.items()

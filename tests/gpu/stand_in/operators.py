@@ -56,6 +56,8 @@ def install() -> None:
         )
         _library.impl("_conv_depthwise2d", _depthwise, "CUDA")
         _library.impl("convolution_backward", _convolution_backward, "CUDA")
+        for name, function in ("", _attention), ("_backward", _attention_backward):
+            _library.impl(f"_scaled_dot_product_efficient_attention{name}", function, "CUDA")
         _library.impl("cudnn_batch_norm", _batch_norm, "CUDA")
         _library.impl("cudnn_batch_norm_backward", _batch_norm_backward, "CUDA")
     atexit.register(_outlast_backward)
@@ -191,6 +193,34 @@ def _batch_norm_backward(
         *wide, _cpu_alias(weight), None, None, *saved, True, epsilon, [True] * 3
     )
     return _to_device(dx.to(x.dtype)), *map(_to_device, others)
+
+
+def _attention(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, needs: bool, *_: Any,
+    scale: float | None = None,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Compute the fused kernel's attention in its plain form, without dropout and not causal."""
+    y = _weigh(query, key, bias, scale) @ _cpu_alias(value)
+    rows = -(-query.size(2) // 32) * 32 if needs else 0
+    sums, seed = torch.empty(*query.shape[:2], rows, device="cuda"), torch.empty((), dtype=torch.int64)
+    return _to_device(y.transpose(1, 2).contiguous().transpose(1, 2)), sums, seed, seed
+
+
+def _attention_backward(
+    dy: Tensor, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, *_: Any,
+    scale: float | None = None,
+) -> tuple[Any, ...]:  # fmt: skip
+    weights = _weigh(query, key, bias, scale)
+    dy, q, k, v = map(_cpu_alias, (dy, query, key, value))
+    dweights = dy @ v.mT
+    dscores = weights * (dweights - (dweights * weights).sum(-1, keepdim=True))
+    factor = scale or q.size(-1) ** -0.5
+    return (*map(_to_device, (dscores @ k * factor, dscores.mT @ q * factor, weights.mT @ dy)), None)
+
+
+def _weigh(query: Tensor, key: Tensor, bias: Tensor | None, scale: float | None) -> Tensor:
+    scores = _cpu_alias(query) @ _cpu_alias(key).mT * (scale or query.size(-1) ** -0.5)
+    return (scores if bias is None else scores + _cpu_alias(bias)).softmax(-1)
 
 
 def _depthwise(x: Tensor, weight: Tensor, kernel: Any, bias: Tensor | None, *geometry: Any) -> Tensor:
