@@ -91,7 +91,8 @@ def symbolic_mode(check: Callable[[bool, bool], None]) -> tuple[AbstractContextM
 
 def without_fake_mode() -> AbstractContextManager[Any]:
     """Return a context in which tensors have values although a fake mode is active."""
-    from torch._subclasses.fake_tensor import unset_fake_temporarily
+    with no_fork:
+        from torch._subclasses.fake_tensor import unset_fake_temporarily
 
     context: AbstractContextManager[Any] = unset_fake_temporarily()
     return context

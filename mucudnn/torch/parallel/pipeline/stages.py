@@ -19,10 +19,15 @@ def run_stage(module: nn.Module, inputs: Arguments, recomputes: bool) -> Any:
 
     With `recomputes`, autograd saves the inputs only, and the backward pass runs the stage again.
     """
+    has_run = False
 
     def run(*tensors: Tensor) -> Any:
-        copies = {tensor: tensor.clone() for tensor in tensors}  # the stage may change them
-        return inputs.but([copies[tensor] for tensor in tensors]).call(module)
+        nonlocal has_run
+        if not has_run:  # the stage may change its inputs in place, and the second run needs them
+            copies = {tensor: tensor.clone() for tensor in tensors}
+            tensors = tuple(copies[tensor] for tensor in tensors)
+        has_run = True
+        return inputs.but(tensors).call(module)
 
     if not recomputes:
         return inputs.call(module)
