@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from mucudnn.errors import UsageError
 from mucudnn.torch.parallel.spatial.windows import Span
 from mucudnn.torch.streaming.boxes import all_of, bytes_of, shape_of
-from mucudnn.torch.streaming.rules import along, has_rule, shapes, step, windows  # noqa: F401 (which register rules)
+from mucudnn.torch.streaming.rules import along, arguments, has_rule, shapes, step, windows  # noqa: F401 (they register)
 from mucudnn.torch.streaming.statistics import Mean, Statistic, statistic_of
 
 _FEWEST_ROWS = 5  # an axis with fewer is not divided
@@ -218,10 +218,8 @@ def _refuse(program: Any, module: nn.Module) -> None:
 
 def _is_still(node: Node) -> bool:
     """Return whether an operator that may draw random numbers draws none."""
-    name = node.target._schema.name
-    if "dropout" in name and "attention" not in name:
-        return len(node.args) > 2 and node.args[2] is False
-    return "attention" in name and not (node.args[4:5] or [node.kwargs.get("dropout_p", 0.0)])[0]
+    given = arguments(node)
+    return given.get("train") is False or given.get("dropout_p") == 0
 
 
 def _simplify(graph: Graph) -> None:
