@@ -69,7 +69,7 @@ class Decided(Answer):
             yield "Times are modelled: they order the choices, and nothing was measured."
         else:
             yield (
-                self.result.machine.caution
+                self.result.machine.note_on_times
                 or "Times are predicted: the sums of the micro-batches' times. Nothing was run whole."
             )
         yield ""

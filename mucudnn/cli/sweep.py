@@ -56,7 +56,7 @@ class Swept(Answer):
             yield ""
             yield from [cliff_sentence(cliff, self.limit) for cliff in swept.cliffs] or ["No cliff."]
             yield ""
-        yield from filter(None, [self.machine.caution])
+        yield from filter(None, [self.machine.note_on_times])
         cliffs = [cliff.point.mini_batch for swept in self.sweeps for cliff in swept.cliffs]
         at_first = f" --batch {cliffs[0]}" if cliffs else ""
         yield f"Next: {self.command}{at_first}"

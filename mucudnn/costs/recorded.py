@@ -47,7 +47,7 @@ class _Entry(TypedDict):
 Format: TypeAlias = tuple[
     Callable[[str], Iterable[tuple[str, Any]]], Callable[[Any, Path], Iterable[Mapping[str, Any]]]
 ]
-"""A function that splits a text into named places, and one that reads the entries of a place."""
+"""A function that yields the records of a text with their places, and one that reads a record's times."""
 
 
 def find_format(file: Path, text: str) -> Format | None:

@@ -32,7 +32,7 @@ class Machine:
     threads: Positive
 
     @property
-    def caution(self) -> str:
+    def note_on_times(self) -> str:
         """A sentence about times that another project recorded, or an empty text for a machine's own."""
         if self.engine != RECORDED:
             return ""

@@ -66,7 +66,7 @@ class Network(Document, kind="network", version=2, most=MOST_BYTES_OF_LINES):
         raise UsageError(f"the network has no step {shown(name)}")
 
     def kernels(self) -> list[Kernel]:
-        """Return the kernels of all steps, with identical ones merged."""
+        """Return each different kernel of the steps once, with the number of times that it occurs."""
         return merge_kernels(kernel for step in self.steps for kernel in step.kernels)
 
     @cached_property
@@ -114,7 +114,7 @@ class Network(Document, kind="network", version=2, most=MOST_BYTES_OF_LINES):
         return Recomputation(tuple(self.steps[index] for index in sorted(steps)), tuple(sources.values()))
 
     def inference(self) -> "Network":
-        """Return the network of the forward steps alone, which save nothing, without the loss."""
+        """Return the network of an inference: the forward steps without the loss, which save no tensor."""
         forward = self.steps[: self.turn]
         needed = {name for step in forward for name in step.reads}
         needed |= {tensor.name for tensor in self.tensors if tensor.kind == "output"}

@@ -1,4 +1,4 @@
-"""Networks of other packages, small, with an input, for `test_pipeline_split`."""
+"""Small networks of other packages, each with an input, for `test_pipeline_split`."""
 
 from __future__ import annotations
 

@@ -131,5 +131,5 @@ def test_the_fastest_of_equal_rows_stays_and_a_replay_uses_the_recorded_sizes(tm
         with pytest.raises(MucudnnError, match=r"no measurements of mb6.* on recorded Tesla T4"):
             replay(cache, [kernel], "power_of_two", Limits())
         result = replay(cache, [kernel.at(8)], "power_of_two", Limits())
-    assert "not a whole run" in result.machine.caution
+    assert "not a whole run" in result.machine.note_on_times
     assert [decision.divided.time_ms for decision in result.decisions] == [1.0]

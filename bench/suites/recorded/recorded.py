@@ -93,7 +93,7 @@ def join(costs: CostTable, other: CostTable) -> CostTable:
 
 
 def is_whole(costs: CostTable) -> bool:
-    """Return whether each kernel was recorded at its mini-batch."""
+    """Return whether each kernel has a recorded time for its whole mini-batch."""
     return all(any(row.micro_batch == k.mini_batch for row in rows) for k, rows in costs.measurements.items())
 
 

@@ -37,7 +37,7 @@ class FitRow:
 
 
 class NetworkFits:
-    """The memory that a network needs on a device, at any mini-batch. None is a network file's own."""
+    """The memory that a network needs on a device at any mini-batch; None is the mini-batch of a file."""
 
     def __init__(
         self,
@@ -95,24 +95,27 @@ def extrapolate(near: Network, far: Network) -> Callable[[Any], Network] | None:
 
     Each length of a tensor and each kernel's mini-batch is taken to grow evenly with the mini-batch.
     """
-    names, others = ([tensor.name for tensor in network.tensors] for network in (near, far))
+    one, other = (
+        ([(t.name, len(t.shape)) for t in network.tensors], [len(step.kernels) for step in network.steps])
+        for network in (near, far)
+    )
     small, large = PROBES
-    if names != others or len(near.steps) != len(far.steps):
+    if one != other:
         return None
 
     def at(batch: int) -> Network:
-        def grow(first: int, second: int) -> int:
+        def value_at(first: int, second: int) -> int:
             return first + (second - first) * (batch - small) // (large - small)
 
         tensors = tuple(
-            replace(tensor, shape=tuple(map(grow, tensor.shape, other.shape)))
+            replace(tensor, shape=tuple(map(value_at, tensor.shape, other.shape)))
             for tensor, other in zip(near.tensors, far.tensors, strict=True)
         )
         steps = []
         for step, other in zip(near.steps, far.steps, strict=True):
             pairs = zip(step.kernels, other.kernels, strict=True)
-            kernels = tuple(kernel.at(grow(kernel.mini_batch, more.mini_batch)) for kernel, more in pairs)
-            steps.append(replace(step, kernels=kernels, flops=grow(step.flops, other.flops)))
+            kernels = tuple(kernel.at(value_at(kernel.mini_batch, more.mini_batch)) for kernel, more in pairs)
+            steps.append(replace(step, kernels=kernels, flops=value_at(step.flops, other.flops)))
         return Network(tensors, tuple(steps))
 
     return at

@@ -56,7 +56,6 @@ class Stretch:
     """The passes between two cuts."""
 
     passes: tuple[Pass, ...]
-    costs: tuple[Cost, ...]
     peak: int
     ms: float
 
@@ -97,7 +96,8 @@ class Planner:
         """
         if not self._training:
             return self._shortest(budget, away)
-        last = int(2 * math.log2(budget))  # powers, so that a larger budget has all plans of a smaller one
+        # Powers, so that a larger budget has all plans of a smaller one.
+        last = int(2 * math.log2(max(budget, 1)))
         found = [self._shortest(2 ** (power / 2), away) for power in range(last - 7, last + 1)]
         fitting = (
             each for each in map(self._with_gradients, found) if each is not None and each.peak <= budget
@@ -172,7 +172,7 @@ class Planner:
         if key not in self._between:
             self._between[key] = self._passes.between(begin, end)
         passes, target, have = self._between[key], self._sample.alive[end], self._passes.alive(begin)
-        chosen, costs, peak, ms = list[Pass](), list[Cost](), 0, 0.0
+        chosen, peak, ms = list[Pass](), 0, 0.0
         for k, each in enumerate(passes):
             later = target.union(*(other.sources for other in passes[k + 1 :]))
             alive = (have | set(each.stored)) - set(self._sample.inputs)
@@ -190,11 +190,10 @@ class Planner:
                 return None
             cost = min(fitting, key=lambda cost: cost.ms)
             chosen.append(replace(each, tiles=cost.tiles, kept=frozenset(have)))
-            costs.append(cost)
             peak, ms = max(peak, stored + cost.work), ms + cost.ms + far / self._rates.link * 1e3
             if ms >= most_ms:
                 return None
-        return Stretch(tuple(chosen), tuple(costs), peak, ms)
+        return Stretch(tuple(chosen), peak, ms)
 
     def cost(self, of: Pass, tiles: int) -> Cost:
         """Return what a pass takes with a number of tiles, from a tile in the middle."""
@@ -211,10 +210,12 @@ class Planner:
                 moved += sum(bytes_of(each, box) for each, box in its.inputs) if moved else 0
                 flops += work
                 ms += 1e3 * max(work / self._rates.flops, moved / self._rates.bytes) + _STEP_MS
-            self._costs[key] = Cost(ms * len(boxes), self._peak(of, demand), flops * len(boxes), len(boxes))
+            self._costs[key] = Cost(
+                ms * len(boxes), self._bytes_of_tile(of, demand), flops * len(boxes), len(boxes)
+            )
         return self._costs[key]
 
-    def _peak(self, of: Pass, demand: Demand) -> int:
+    def _bytes_of_tile(self, of: Pass, demand: Demand) -> int:
         """Return the bytes of a tile's own tensors at their peak; for training those of its backward pass."""
         owner, users = dict[Node, Node](), dict[Node, int]()
         for node, its in demand.steps.items():
@@ -303,7 +304,8 @@ def choose(planner: Planner, sample: Sample, budget: int, store: str) -> Schedul
 
 
 def _floor(planner: Planner, away: Callable[[Node], bool], low: float) -> int:
-    high = 2.0 * low
+    """Return about the least peak of a plan in bytes. No plan fits `low`."""
+    high = max(2.0 * low, 1.0)
     while (least := planner.fastest(high, away)) is None:
         low, high = high, 2 * high
     while high - low > 0.02 * high:

@@ -114,12 +114,15 @@ class Norm:
 
         mean, variance = map(for_channels, value)
         scale = (variance + self.eps).rsqrt()
-        weight, bias = self._scales(vectors, len(rest))
+        weight, bias = self._weight_and_bias(vectors, len(rest))
         scale = scale if weight is None else scale * weight
         shift = -mean * scale if bias is None else bias - mean * scale
         return torch.addcmul(shift.to(dtype), x.to(dtype), scale.to(dtype)).to(x.dtype)
 
-    def _scales(self, vectors: tuple[Tensor, ...], spatial: int) -> tuple[Tensor | None, Tensor | None]:
+    def _weight_and_bias(
+        self, vectors: tuple[Tensor, ...], spatial: int
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Return weight and bias with the axes of a sample; None for each that the norm lacks."""
         given = iter(vectors)
         found = [None if node is None else next(given) for node in (self.weight, self.bias)]
         ones = (1,) * spatial

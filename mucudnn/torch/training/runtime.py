@@ -1,4 +1,4 @@
-"""The runtime of a memory plan, which runs each forward pass of a model."""
+"""The run of a model's training steps under its memory plan."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -24,7 +24,10 @@ class Runtime:
     """A model's plan, with the streams and the slab that its training steps share."""
 
     def __init__(self, model: nn.Module, plan: MemoryPlan) -> None:
-        """Allocate pinned memory. Raises UsageError, MixedDevicesError, NothingFitsError."""
+        """Allocate the pinned host memory that the plan offloads to.
+
+        Raises UsageError, MixedDevicesError, NothingFitsError.
+        """
         self._model, self.plan = model, plan
         self._compiled = compiled_parts(model)
         self._is_inside = False

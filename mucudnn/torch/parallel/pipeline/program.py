@@ -42,7 +42,10 @@ class StageDevice:
 
 
 Call: TypeAlias = tuple[Callable[..., Any] | Part, tuple[Any, ...], Mapping[str, Any]]
-"""A function or a module, and its arguments, with `Value` and so on in place of what differs between runs."""
+"""A recorded call: a function or the name of a module, its arguments, and its named arguments.
+
+`Value`, `Part`, `Samples` and `StageDevice` stand in it for what differs between micro-batches and stages.
+"""
 
 
 @dataclass(frozen=True)
@@ -159,7 +162,7 @@ class SplitStage(nn.Module):
 
 
 def references(value: Any, kind: type) -> list[Any]:
-    """Return the values, or the parts, in calls and outputs."""
+    """Return all instances of a class, such as `Value`, in calls and outputs."""
     found: list[Any] = []
     map_aggregate(value, lambda leaf: found.append(leaf) if isinstance(leaf, kind) else None)
     return found

@@ -61,7 +61,7 @@ def _reason(error: Exception) -> str:
 
 
 class _Recorder(TorchFunctionMode):
-    """The record of one run of a model."""
+    """A mode of PyTorch that records one run of a model."""
 
     def __init__(self, model: nn.Module, example: Arguments) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class _Recorder(TorchFunctionMode):
 
     @contextmanager
     def _patches(self) -> Iterator[None]:
-        """Watch meanwhile what the model does that is not a torch function."""
+        """Note calls of modules in the block, and refuse what no stage could repeat."""
         call = nn.Module.__call__
 
         def run(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -218,7 +218,7 @@ class _Recorder(TorchFunctionMode):
 
     @contextmanager
     def _operation(self) -> Iterator[None]:
-        """Record nothing meanwhile."""
+        """Record nothing in the block, which runs inside a single operation."""
         before, self._is_in_operation = self._is_in_operation, True
         try:
             yield
@@ -241,7 +241,10 @@ class _Recorder(TorchFunctionMode):
                 raise _UnrepeatableError("it leaves gradients off, or draws random numbers without PyTorch")
 
     def _check_question(self, wants_number: bool, is_known: bool) -> None:
-        """Raise an error if the model's code asks for the number of samples; PyTorch's own may compare it."""
+        """Refuse a decision of the model's code that depends on the number of samples.
+
+        PyTorch's own operators may compare the number, but nothing may read it.
+        """
         if wants_number:
             raise _UnrepeatableError("it needs to know the number of samples")
         if not self._is_in_operation:

@@ -13,7 +13,7 @@ from mucudnn.torch.streaming.rules import Step, arguments, call, rule
 
 
 @rule("alias", "detach", "clone", "_to_copy", "contiguous", "lift_fresh_copy")
-def _same(node: Node, box: Box) -> Step:
+def _copy(node: Node, box: Box) -> Step:
     return Step([(node.all_input_nodes[0], box)], call(node))
 
 
@@ -23,7 +23,7 @@ def _cast(node: Node, box: Box) -> Step:
 
 
 @rule("dropout", "feature_dropout")  # in evaluation: others are refused
-def _nothing(node: Node, box: Box) -> Step:
+def _without_dropout(node: Node, box: Box) -> Step:
     return Step([(node.all_input_nodes[0], box)], lambda x: x)
 
 
