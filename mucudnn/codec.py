@@ -37,9 +37,12 @@ class Document:
     def __init_subclass__(cls, *, kind: str, version: int, most: int = MOST_BYTES) -> None:
         cls._kind, cls._version, cls._most = kind, version, most
 
-    def __str__(self) -> str:
+    def text(self) -> str:
+        """Return the text of a file that holds the value."""
         content = {"kind": f"mucudnn {self._kind}", "version": self._version, **to_plain(self)}
         return _lay_out(content, "\n") + "\n"
+
+    __str__ = text
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -60,7 +63,7 @@ class Document:
 
     def write(self, path: AnyPath) -> None:
         """Write the text to a file, whole or not at all. Raises MucudnnError."""
-        write_lines(path_of(path, self._kind), [str(self)], f"the {self._kind}")
+        write_lines(path_of(path, self._kind), [self.text()], f"the {self._kind}")
 
     @classmethod
     def read(cls, path: AnyPath) -> Self:

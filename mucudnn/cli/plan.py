@@ -18,6 +18,7 @@ from mucudnn.plans.any_plan import read_plan
 from mucudnn.plans.devices.spatial_plan import SpatialPlan, SpatialStage
 from mucudnn.plans.json_forms import configuration_json, groups_json, kernel_fields
 from mucudnn.plans.plan import Plan, PlanKernel
+from mucudnn.plans.stream_plan import StreamPlan
 from mucudnn.plans.verify import KernelCheck, machine_differences, verify
 from mucudnn.problems.descriptor import short_text
 from mucudnn.settings import LIBRARY, parse_threads
@@ -155,10 +156,27 @@ class ShownSpatial(Answer):
         )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class ShownStream(Answer):
+    """A plan of tiles."""
+
+    plan: StreamPlan
+
+    def content(self) -> dict[str, Any]:
+        """Return the form of its file."""
+        return dict(parse_json(self.plan.text()))
+
+    def lines(self) -> Lines:
+        """Yield the passes."""
+        yield str(self.plan)
+
+
 def _show(arguments: argparse.Namespace) -> Answer:
     plan = read_plan(arguments.plan)  # once, because the file may be a pipe
     if isinstance(plan, Plan):
         return ShownPlan(plan, arguments.plan)
+    if isinstance(plan, StreamPlan):
+        return ShownStream(plan)
     return ShownSpatial(plan) if isinstance(plan, SpatialPlan) else ShownMemory(plan)
 
 

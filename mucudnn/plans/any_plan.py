@@ -1,6 +1,6 @@
-"""Reading a plan of any kind: of convolutions, of a training step's memory, or of a spatial division."""
+"""Reading a plan of any kind: of convolutions, of memory, of a spatial division, or of tiles."""
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mucudnn.forks import no_fork
 from mucudnn.input import AnyPath, read_document
@@ -9,12 +9,13 @@ from mucudnn.plans.plan import Plan, parse_plan_text
 if TYPE_CHECKING:
     from mucudnn.plans.devices.spatial_plan import SpatialPlan
     from mucudnn.plans.memory.plan import MemoryPlan
+    from mucudnn.plans.stream_plan import StreamPlan
 
-AnyPlan: TypeAlias = "Plan | MemoryPlan | SpatialPlan"
+AnyPlan: TypeAlias = "Plan | MemoryPlan | SpatialPlan | StreamPlan"
 
 
 def read_plan(path: AnyPath) -> AnyPlan:
-    """Read a plan of any kind from a file: a Plan, a MemoryPlan or a SpatialPlan.
+    """Read a plan of any kind from a file: a Plan, a MemoryPlan, a SpatialPlan or a StreamPlan.
 
     Raises MucudnnError with the file and line that cannot be read, NewerFileError for the plan of a newer
     version, and ArgumentTypeError if `path` is not a path.
@@ -29,5 +30,9 @@ def _parse(text: str) -> AnyPlan:
         from mucudnn.codec import kind_of, parse_json
         from mucudnn.plans.devices.spatial_plan import SpatialPlan
         from mucudnn.plans.memory.plan import MemoryPlan
-    is_spatial = kind_of(parse_json(text)) == "mucudnn spatial plan"
-    return SpatialPlan.parse(text) if is_spatial else MemoryPlan.parse(text)
+        from mucudnn.plans.stream_plan import StreamPlan
+    kinds: dict[Any, type[SpatialPlan | StreamPlan]] = {
+        "mucudnn spatial plan": SpatialPlan,
+        "mucudnn stream plan": StreamPlan,
+    }
+    return kinds.get(kind_of(parse_json(text)), MemoryPlan).parse(text)

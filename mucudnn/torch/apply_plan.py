@@ -15,7 +15,9 @@ from mucudnn.plans.any_plan import AnyPlan, read_plan
 from mucudnn.plans.devices.spatial_plan import SpatialPlan
 from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.plans.plan import Plan
+from mucudnn.plans.stream_plan import StreamPlan
 from mucudnn.torch.layers import convert
+from mucudnn.torch.streaming.stream import Planned
 from mucudnn.torch.training import apply as training
 
 Model = TypeVar("Model")
@@ -25,8 +27,8 @@ _gathers: WeakKeyDictionary[Any, list[RemovableHandle]] = WeakKeyDictionary()  #
 def apply(model: Model, plan: AnyPlan | AnyPath) -> Model:
     """Make a model follow a plan, in place, and return the model. `restore` undoes it.
 
-    The plan, or its file, comes from `mucudnn.torch.plan`, `plan_memory` or `spatial.plan`. Results and
-    gradients of the model stay the same.
+    The plan, or its file, comes from `mucudnn.torch.plan`, `plan_memory`, `spatial.plan` or
+    `stream(...).plan`. Results and gradients of the model stay the same.
 
     **A plan of convolutions** divides them as `convert(model, plan=plan)` does.
 
@@ -42,6 +44,9 @@ def apply(model: Model, plan: AnyPlan | AnyPath) -> Model:
     **A spatial plan** gathers divided tensors before the layers, and over the mesh dimensions, that it names,
     and divides whole tensors again. Divide the model's input with the plan's `mesh` and `axes`.
 
+    **A stream plan** runs the model in tiles, as `stream` does. The first call traces the model, and raises
+    UsageError if the plan is for another model or other shapes.
+
     Raises:
         ArgumentTypeError: the model is not a torch.nn.Module, or the plan is not a plan.
         UsageError: the plan is for another model or device; for a memory plan also a model that is on the
@@ -52,12 +57,15 @@ def apply(model: Model, plan: AnyPlan | AnyPath) -> Model:
     """
     if not isinstance(model, nn.Module):
         raise ArgumentTypeError(f"model is {shown(model)}, not a torch.nn.Module")
-    if not isinstance(plan, Plan | MemoryPlan | SpatialPlan):
+    if not isinstance(plan, Plan | MemoryPlan | SpatialPlan | StreamPlan):
         plan = read_plan(plan)
     if isinstance(plan, Plan):
         return convert.convert(model, plan=plan)
     if isinstance(plan, MemoryPlan):
         return training.apply_memory(model, plan)
+    if isinstance(plan, StreamPlan):
+        model.forward = Planned(model, plan)
+        return model
     with no_fork:
         # Imported late, because it needs a newer PyTorch.
         from mucudnn.torch.parallel.spatial.planning.following import divide_as_planned
@@ -76,6 +84,8 @@ def restore(model: Model) -> Model:
     if not isinstance(model, nn.Module):
         raise ArgumentTypeError(f"model is {shown(model)}, not a torch.nn.Module")
     _stop_gathering(model)
+    if isinstance(model.forward, Planned):
+        del model.forward
     training.restore_memory(model)
     return convert.restore(model)
 

@@ -3,6 +3,8 @@
 import copy
 import random
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from torch.nn.utils.parametrizations import weight_norm
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+import mucudnn
 from mucudnn.errors import UsageError
 from mucudnn.sizes import format_size
 from mucudnn.torch.parallel.spatial.windows import Span
@@ -122,6 +125,10 @@ def peak_of(module: nn.Module, x: Tensor) -> int:
     with torch.no_grad(), Live(x, *module.parameters(), *module.buffers()) as live:
         module(x)
     return live.peak
+
+
+def _without_limit(function: Callable[..., Tensor], *args: Any, workspace: int, choice: str) -> Tensor:
+    return function(*args)
 
 
 def differentiate(module: nn.Module, x: Tensor) -> list[Tensor]:
@@ -235,7 +242,7 @@ def test_the_peak_is_the_planned_one_and_within_the_budget(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for function in ("conv2d", "conv3d"):  # the engine's algorithms differ in what they allocate
-        monkeypatch.setattr(mt, function, getattr(F, function))
+        monkeypatch.setattr(mt, function, partial(_without_limit, getattr(F, function)))
     module, x = (each.float() for each in NETWORKS[name]())
     whole = peak_of(module, x)
     streamed = mt.stream(module, x, memory=whole // 2, store="device")
@@ -256,6 +263,21 @@ def test_named_inputs_and_a_new_value_of_a_parameter() -> None:
     assert_same([*own.values()], [*stock.values()])
     with pytest.raises(UsageError, match=r"x is torch.float64 of shape \(1, 3, 4, 4\), but the module was"):
         streamed(x=x[..., :4, :4], shift=x)
+
+
+def test_a_plan_is_written_read_and_applied(tmp_path: Path) -> None:
+    module, x = unet()
+    streamed = mt.stream(module, x, memory=ANY, store="disk")
+    own = tree_leaves(streamed(x))
+    streamed.plan.write(tmp_path / "unet.plan")
+    assert mucudnn.read_plan(tmp_path / "unet.plan") == streamed.plan
+    assert mt.apply(module, tmp_path / "unet.plan") is module
+    assert all(map(torch.equal, tree_leaves(module(x)), own))
+    mt.restore(module)
+    assert "forward" not in vars(module)
+    mt.apply(module, streamed.plan)
+    with pytest.raises(UsageError, match=r"the plan is for inputs f64\[1,3,48,40\] of another module"):
+        module(x[..., :32, :32])
 
 
 def test_an_optimizer_trains_it_as_the_module() -> None:

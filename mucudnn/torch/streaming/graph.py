@@ -2,20 +2,24 @@
 
 import operator
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._decomp import get_decompositions
 from torch.fx import Graph, Node
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from mucudnn.errors import UsageError
+from mucudnn.torch.choosing.trials import digest
 from mucudnn.torch.parallel.spatial.windows import Span
 from mucudnn.torch.streaming.boxes import all_of, bytes_of, shape_of
 from mucudnn.torch.streaming.rules import along, arguments, has_rule, shapes, step, windows  # noqa: F401 (they register)
 from mucudnn.torch.streaming.statistics import Mean, Statistic, statistic_of
+from mucudnn.torch.tracing.trace import spell_inputs
 
 _FEWEST_ROWS = 5  # an axis with fewer is not divided
 _aten = torch.ops.aten
@@ -29,13 +33,14 @@ class Sample:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FutureWarning)  # PyTorch's export warns about itself
-                program = torch.export.export(module, args, dict(kwargs), strict=False).run_decompositions({})
+                exported = torch.export.export(module, args, dict(kwargs), strict=False)
+                program = exported.run_decompositions(_decompositions())
         except Exception as error:  # the module's own code may raise any
             first = str(error).strip().partition("\n")[0]
             raise UsageError(f"{type(module).__name__} cannot be traced for one sample: {first}") from error
         self.module, self._program = module, program
         self._specs = program.call_spec.in_spec, program.call_spec.out_spec
-        self._names = tuple(kwargs)
+        self._names, self.spelled = tuple(kwargs), spell_inputs((*args, *kwargs.values()))
         signature, graph = program.graph_signature, program.graph
         _refuse(program, module)
         _simplify(graph)
@@ -58,6 +63,7 @@ class Sample:
         [output] = [node for node in graph.nodes if node.op == "output"]
         self._outputs = list(output.args[0])
         self._read(graph)
+        self.digest = digest((node.name, node.target, shape_of(node)) for node in self.order)
 
     def _read(self, graph: Graph) -> None:
         depends = set(self.inputs)
@@ -115,7 +121,8 @@ class Sample:
         if not has_rule(node) and any(self.axes[each] for each in inputs):
             self.whole[node] = f"{node.target} in {module_of(node) or 'the model'}"
         box = tuple(_middle(span) if axis in axes else span for axis, span in enumerate(every))
-        is_view = node.target in _VIEWS and bool(axes)  # it reads all rows behind a divided axis
+        # A view reads all rows behind a divided axis.
+        is_view = node.target in (_aten.view.default, _aten._unsafe_view.default) and bool(axes)
         for each, need in step(node, box).inputs:
             if each in inputs and not is_view:
                 shape = shape_of(each)
@@ -175,15 +182,6 @@ class Sample:
         return tree_unflatten(flat, self._specs[1])
 
 
-_VIEWS = (
-    _aten.view.default,
-    _aten._unsafe_view.default,
-    _aten.reshape.default,
-    _aten.unflatten.int,
-    _aten.flatten.using_ints,
-)
-
-
 def _middle(span: Span) -> Span:
     return Span(span.size // 2, span.size // 2 + max(span.size // 4, 1))
 
@@ -222,28 +220,32 @@ def _is_still(node: Node) -> bool:
     return given.get("train") is False or given.get("dropout_p") == 0
 
 
+def _decompositions() -> dict[Any, Any]:
+    """Return how to write operators by those that have rules."""
+    names = (_aten.unbind.int, _aten.stack, _aten.addmm, _aten.t, _aten.pixel_shuffle, _aten.pixel_unshuffle)
+    parts = (_aten.split.Tensor, _aten.split_with_sizes.default, _aten.split.sizes)
+    return {
+        **get_decompositions(names),
+        **dict.fromkeys(parts, _split),
+        _aten.chunk.default: lambda x, count, dim=0: _split(x, -(-x.size(dim) // count), dim),
+    }
+
+
+def _split(x: Tensor, size: int | Sequence[int], dim: int = 0) -> list[Tensor]:
+    """Return the parts of a tensor as slices."""
+    ends = range(size, x.size(dim) + size, size) if isinstance(size, int) else accumulate(size)
+    return [_aten.slice.Tensor(x, dim, lo, hi) for lo, hi in pairwise((0, *ends))]
+
+
 def _simplify(graph: Graph) -> None:
-    """Remove assertions, let a node with several results stand for its first, and write splits as slices."""
+    """Remove assertions, and let a node with several results stand for its first."""
     for node in list(graph.nodes):
         if node.op == "call_function" and str(node.target).startswith("aten._assert"):
             graph.erase_node(node)
         if node.op != "call_function" or node.target is not operator.getitem:
             continue
         source, index = node.args
-        name = source.target._schema.name.removeprefix("aten::")
-        if name in ("split", "split_with_sizes", "chunk", "unbind", "tensor_split"):
-            parts = source.meta["val"]
-            axis = _axis_of(source)
-            with graph.inserting_before(node):
-                if name == "unbind":
-                    part = graph.call_function(_aten.select.int, (source.args[0], axis, index))
-                else:
-                    begin = sum(each.shape[axis] for each in parts[:index])
-                    end = begin + parts[index].shape[axis]
-                    part = graph.call_function(_aten.slice.Tensor, (source.args[0], axis, begin, end))
-            part.meta = source.meta | {"val": node.meta["val"]}
-            node.replace_all_uses_with(part)
-        elif index == 0:
+        if index == 0:
             node.replace_all_uses_with(source)
         elif node.users:
             raise UsageError(f"{module_of(source)} uses result {index} of {source.target}, which has no rule")
@@ -252,10 +254,3 @@ def _simplify(graph: Graph) -> None:
     for node in graph.nodes:
         value = node.meta.get("val")
         node.meta["val"] = value[0] if isinstance(value, tuple | list) else value
-
-
-def _axis_of(node: Node) -> int:
-    named = {each.name: each for each in node.target._schema.arguments}
-    position = list(named).index("dim")
-    given = node.args[position] if len(node.args) > position else node.kwargs.get("dim", 0)
-    return int(given) % len(node.args[0].meta["val"].shape)

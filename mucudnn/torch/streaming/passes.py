@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from itertools import product
+from dataclasses import dataclass, field, replace
+from itertools import pairwise, product
 from typing import NamedTuple
 
 from torch.fx import Node
 
+from mucudnn.plans.stream_plan import StreamPlan
 from mucudnn.torch.parallel.spatial.windows import Span, parts
 from mucudnn.torch.streaming.boxes import Box, hull, shape_of
 from mucudnn.torch.streaming.graph import Sample
@@ -34,6 +35,7 @@ class Pass:
     sources: frozenset[Node]
     tiles: int = 1
     kept: frozenset[Node] = frozenset()  # the stored tensors that are needed after the pass
+    workspace: int = 0  # bytes for one of its convolutions
     demands: dict[Box, Demand] = field(default_factory=dict, repr=False, init=False)
 
 
@@ -73,7 +75,21 @@ class Passes:
             statistics = tuple(s for each in sinks for s in sample.statistics_of.get(each, ()))
             result.append(Pass(sinks, stored, statistics, tuple(nodes), frozenset(sources)))
             have = have | set(stored)
+        have = self.alive(first)
+        for number, each in enumerate(result):
+            later = target.union(*(other.sources for other in result[number + 1 :]))
+            have = (have | set(each.stored)) & later
+            result[number] = replace(each, kept=frozenset(have))
         return result
+
+    def planned(self, plan: StreamPlan) -> list[Pass]:
+        """Return the passes of a plan for this sample."""
+        places = (-1, *plan.cuts)
+        own = [each for begin, end in pairwise(places) for each in self.between(begin, end)]
+        return [
+            replace(each, tiles=its.tiles, workspace=its.workspace)
+            for each, its in zip(own, plan.passes, strict=True)
+        ]
 
     def alive(self, place: int) -> frozenset[Node]:
         """Return the stored tensors behind a place; -1 is before the sample, whose inputs are there."""

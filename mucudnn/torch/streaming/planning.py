@@ -8,147 +8,115 @@ input, which is free where that input is stored anyway.
 """
 
 import math
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
 from torch.fx import Node
 
 from mucudnn.errors import UsageError
+from mucudnn.plans.stream_plan import StreamPass, StreamPlan
 from mucudnn.sizes import format_size
-from mucudnn.torch.streaming.boxes import Box, all_of, bytes_of, shape_of, sizes
+from mucudnn.torch.streaming.boxes import all_of, bytes_of
+from mucudnn.torch.streaming.costs import Costs, bytes_inside, flops, is_view
 from mucudnn.torch.streaming.graph import Sample
 from mucudnn.torch.streaming.passes import Demand, Pass, Passes
 from mucudnn.torch.streaming.rules import step
 from mucudnn.torch.streaming.statistics import Norm
 
-_aten = torch.ops.aten
 TILES = tuple(2**power for power in range(9))
 _MOST_STATISTICS = 10  # in a stretch, because each takes a pass through all operators before it
-_STEP_MS = 0.02  # an operator's overhead
-
-
-class Rates(NamedTuple):
-    """The speed of a device."""
-
-    flops: float  # a second
-    bytes: float  # a second, of its own memory
-    link: float  # bytes a second, from and to stored tensors elsewhere
-
-
-CPU, GPU = Rates(6e10, 8e9, 1e9), Rates(3e13, 1.5e12, 2e10)
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The time and the memory of a pass."""
+    """The time of a pass by the workspace of its convolutions in bytes, and its memory without it."""
 
-    ms: float
+    levels: tuple[tuple[int, float], ...]  # workspaces, ascending from 0, and the time in ms from each on
     work: int  # the bytes of a tile's own tensors at their peak
     flops: float
     tiles: int
 
-
-@dataclass(frozen=True)
-class Stretch:
-    """The passes between two cuts."""
-
-    passes: tuple[Pass, ...]
-    peak: int
-    ms: float
+    def ms(self, workspace: float) -> float:
+        """Return the time in ms within a workspace."""
+        return self.levels[bisect_right(self.levels, (workspace, math.inf)) - 1][1]
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """The passes of a whole run. `away` has the stored tensors that do not stay on the device."""
+    """The passes of a run, or of a stretch of it."""
 
-    stretches: tuple[Stretch, ...]
-    peak: int
+    passes: tuple[Pass, ...]
+    peak: int  # without workspaces
     ms: float
-    away: frozenset[Node] = frozenset()
-
-    @property
-    def passes(self) -> list[Pass]:
-        """All passes, in order."""
-        return [each for stretch in self.stretches for each in stretch.passes]
+    cuts: tuple[int, ...] = ()  # the places behind which it stores tensors
+    away: bool = False  # True if stored tensors are not on the device, apart from results
 
 
 class Planner:
     """Chooses the passes of a sample."""
 
-    def __init__(self, sample: Sample, rates: Rates, *, training: bool) -> None:
-        self._sample, self._rates, self._training = sample, rates, training
+    def __init__(self, sample: Sample, costs: Costs, *, training: bool) -> None:
+        self._sample, self._model, self._training = sample, costs, training
         self._passes = Passes(sample)
         self._between: dict[tuple[int, int], list[Pass]] = {}
         self._costs: dict[Any, Cost] = {}
         state = sample.module.parameters() if training else ()
         self._gradients = sum(int(each.nbytes) for each in state if each.requires_grad)
 
-    def fastest(self, budget: float, away: Callable[[Node], bool]) -> Schedule | None:
+    def fastest(self, budget: float, *, away: bool) -> Schedule | None:
         """Return the fastest passes whose peak fits the budget; None if there are none.
 
         All stored tensors stay until the backward pass of a training step, so their sum counts. The less a
         stretch may take, the fewer there are: the fastest of several such plans is the one.
-
-        Stored tensors for which `away` is true take no memory of the device.
         """
         if not self._training:
             return self._shortest(budget, away)
         # Powers, so that a larger budget has all plans of a smaller one.
         last = int(2 * math.log2(max(budget, 1)))
         found = [self._shortest(2 ** (power / 2), away) for power in range(last - 7, last + 1)]
-        fitting = (
-            each for each in map(self._with_gradients, found) if each is not None and each.peak <= budget
-        )
-        return min(fitting, key=lambda each: each.ms, default=None)
+        trained = (self._with_gradients(each, budget) for each in found if each is not None)
+        return min((e for e in trained if e.peak <= budget), key=lambda each: each.ms, default=None)
 
-    def _with_gradients(self, schedule: Schedule | None) -> Schedule | None:
+    def _with_gradients(self, schedule: Schedule, budget: float) -> Schedule:
         """Return a schedule with the peak and the time of its backward pass."""
-        if schedule is None:
-            return None
-        passes, away = schedule.passes, schedule.away
-        stored = {node for each in passes for node in each.stored if node not in away}
-        gradients, peak, ms = set(self._sample.outputs), schedule.peak, schedule.ms
-        for each in reversed(passes):
-            gradients |= {
-                node for node in each.sources if node not in away and node not in self._sample.means
-            }
+        passes, away, peak = list[Pass](), schedule.away, schedule.peak
+        stored = {node for each in schedule.passes for node in each.stored}
+        gradients = set(self._sample.outputs)
+        for each in reversed(schedule.passes):
+            gradients |= each.sources - self._sample.means
             own = self._gradients + self.cost(each, each.tiles).work
-            peak = max(peak, sum(map(bytes_of, stored)) + sum(map(bytes_of, gradients)) + own)
+            own += self._stored(stored, away) + self._stored(gradients, away)
+            passes.insert(0, replace(each, workspace=max(0, min(each.workspace, int(budget) - own))))
+            peak = max(peak, own)
             stored, gradients = stored - set(each.stored), gradients - set(each.stored)
-        return replace(schedule, peak=peak, ms=3 * ms)
+        return replace(schedule, passes=tuple(passes), peak=peak, ms=3 * schedule.ms)
 
-    def _shortest(self, budget: float, away: Callable[[Node], bool]) -> Schedule | None:
+    def _stored(self, nodes: Iterable[Node], away: bool) -> int:
+        """Return the bytes of stored tensors on the device."""
+        return sum(bytes_of(node) for node in nodes if not away or node in self._sample.outputs)
+
+    def _shortest(self, budget: float, away: bool) -> Schedule | None:
         places, must = self._candidates
-        best: dict[int, tuple[float, tuple[Stretch, ...]]] = {-1: (0.0, ())}
+        best = {-1: Schedule((), 0, 0.0)}
         for k, end in enumerate(places):
             for begin in reversed([-1, *places[:k]]):
                 if begin in best:
-                    ms, before = best[begin]
-                    limit = best[end][0] - ms if end in best else math.inf
-                    found = self._stretch(begin, end, budget, away, limit)
+                    before = best[begin]
+                    most_ms = best[end].ms - before.ms if end in best else math.inf
+                    found = self._stretch(begin, end, budget, away, most_ms)
                     if found is not None:
-                        best[end] = ms + found.ms, (*before, found)
+                        passes, peak = before.passes + found.passes, max(before.peak, found.peak)
+                        best[end] = Schedule(passes, peak, before.ms + found.ms, (*before.cuts, end), away)
                 if begin in must or self._statistics_between(begin, end) > _MOST_STATISTICS:
                     break
-        if places[-1] not in best:
-            return None
-        ms, stretches = best[places[-1]]
-        kept_away = frozenset(n for s in stretches for p in s.passes for n in p.stored if away(n))
-        return Schedule(stretches, max(s.peak for s in stretches), ms, kept_away)
+        return best.get(places[-1])
 
     def _statistics_between(self, begin: int, end: int) -> int:
         place = self._sample.place
         return sum(begin < place[node] <= end for node in self._sample.statistics_of)
-
-    @cached_property
-    def whole_flops(self) -> float:
-        """The operations of convolutions, products and attention in a whole run."""
-        every = {node: all_of(node) for node in self._sample.order}
-        own = [node for node in self._sample.order if node not in self._sample.inputs]
-        return sum(_flops(node, Demand(every, {node: step(node, every[node])}, {})) for node in own)
 
     @cached_property
     def _candidates(self) -> tuple[list[int], set[int]]:
@@ -164,36 +132,33 @@ class Planner:
                 may.add(place)
         return sorted(may), must
 
-    def _stretch(
-        self, begin: int, end: int, budget: float, away: Callable[[Node], bool], most_ms: float
-    ) -> Stretch | None:
+    def _stretch(self, begin: int, end: int, budget: float, away: bool, most_ms: float) -> Schedule | None:
         """Return the fastest passes between two cuts, if they fit the budget and take less than `most_ms`."""
         key = begin, end
         if key not in self._between:
             self._between[key] = self._passes.between(begin, end)
-        passes, target, have = self._between[key], self._sample.alive[end], self._passes.alive(begin)
-        chosen, peak, ms = list[Pass](), 0, 0.0
-        for k, each in enumerate(passes):
-            later = target.union(*(other.sources for other in passes[k + 1 :]))
-            alive = (have | set(each.stored)) - set(self._sample.inputs)
-            stored = sum(bytes_of(node) for node in alive if not away(node))
-            have = (have | set(each.stored)) & later
-            far = sum(bytes_of(node) for node in (*each.stored, *each.sources) if away(node))
-            fitting = list[Cost]()
+        have, chosen, peak, ms = self._passes.alive(begin), list[Pass](), 0, 0.0
+        for each in self._between[key]:
+            stored = self._stored((have | set(each.stored)) - set(self._sample.inputs), away)
+            far = self._stored((*each.stored, *each.sources), False) * away
+            have = each.kept
+            fitting = list[tuple[float, int, Cost]]()
             for tiles in TILES if stored < budget else ():
                 cost = self.cost(each, tiles)
-                if stored + cost.work <= budget:
-                    fitting.append(cost)
+                left = int(min(budget, 2**60)) - stored - cost.work
+                if left >= 0:
+                    fitting.append((cost.ms(left), left, cost))
                 if len(fitting) > 2 or cost.tiles < tiles:
                     break
             if not fitting:
                 return None
-            cost = min(fitting, key=lambda cost: cost.ms)
-            chosen.append(replace(each, tiles=cost.tiles, kept=frozenset(have)))
-            peak, ms = max(peak, stored + cost.work), ms + cost.ms + far / self._rates.link * 1e3
+            own_ms, left, cost = min(fitting, key=lambda its: its[0])
+            chosen.append(replace(each, tiles=cost.tiles, workspace=left))
+            peak = max(peak, stored + cost.work)
+            ms += own_ms + far / self._model.device.link * 1e3
             if ms >= most_ms:
                 return None
-        return Stretch(tuple(chosen), peak, ms)
+        return Schedule(tuple(chosen), peak, ms)
 
     def cost(self, of: Pass, tiles: int) -> Cost:
         """Return what a pass takes with a number of tiles, from a tile in the middle."""
@@ -203,16 +168,17 @@ class Planner:
             middle = boxes[len(boxes) // 2 + (len(boxes) > 8) * int(len(boxes) ** 0.5 / 2)]
             demand = self._passes.demand(of, middle)
             of.demands.clear()
-            ms, flops = 0.0, 0.0
+            ms, levels = 0.0, list[list[tuple[int, float]]]()
             for node, its in demand.steps.items():
-                work = _flops(node, demand)
-                moved = 0 if node.target in _VIEWS else bytes_of(node, its.box or demand.boxes[node])
-                moved += sum(bytes_of(each, box) for each, box in its.inputs) if moved else 0
-                flops += work
-                ms += 1e3 * max(work / self._rates.flops, moved / self._rates.bytes) + _STEP_MS
-            self._costs[key] = Cost(
-                ms * len(boxes), self._bytes_of_tile(of, demand), flops * len(boxes), len(boxes)
-            )
+                ms += self._model.other_ms(node, demand)
+                if its.problem is not None:
+                    levels.append(self._model.convolution(its.problem))
+            found = [
+                (size, len(boxes) * (ms + sum([t for w, t in each if w <= size][-1] for each in levels)))
+                for size in sorted({0, *(size for each in levels for size, _ in each)})
+            ]
+            work = sum(flops(node, demand) for node in demand.steps) * len(boxes)
+            self._costs[key] = Cost(tuple(found), self._bytes_of_tile(of, demand), work, len(boxes))
         return self._costs[key]
 
     def _bytes_of_tile(self, of: Pass, demand: Demand) -> int:
@@ -220,7 +186,7 @@ class Planner:
         owner, users = dict[Node, Node](), dict[Node, int]()
         for node, its in demand.steps.items():
             inputs = [each for each, _ in its.inputs]
-            root = owner.get(inputs[0], inputs[0]) if node.target in _VIEWS and inputs else node
+            root = owner.get(inputs[0], inputs[0]) if is_view(node) and inputs else node
             owner[node] = root
             for each in inputs:
                 users[owner.get(each, each)] = users.get(owner.get(each, each), 0) + 1
@@ -229,7 +195,7 @@ class Planner:
         kept = {owner.get(node, node) for node in of.sinks}
         for node, its in demand.steps.items():
             own = bytes_of(node, its.box or demand.boxes[node])
-            copied = _bytes_inside(node, demand)
+            copied = bytes_inside(node, demand)
             if owner[node] is node:
                 size[node] = own
                 live += own
@@ -247,71 +213,57 @@ class Planner:
         sources = sum(bytes_of(node, demand.boxes[node]) for node in of.sources if node in demand.boxes)
         return every + sources + peak
 
+    def choose(self, budget: int, store: str) -> Schedule:
+        """Return the fastest schedule within a budget. Raises UsageError, which names the floor."""
+        ways = {"auto": (False, True), "device": (False,)}.get(store, (True,))
+        found = [its for away in ways if (its := self.fastest(budget, away=away)) is not None]
+        if found:
+            return min(found, key=lambda schedule: schedule.ms)
+        floor = min(self._floor(away, budget) for away in ways)
+        other = '; with store="auto" tensors may be stored elsewhere' if store == "device" else ""
+        raise UsageError(
+            f"no plan fits {format_size(budget)}: the least that a run in tiles takes is about "
+            f"{format_size(floor)}{other}"
+        )
 
-_VIEWS = {
-    *(_aten.view.default, _aten.permute.default, _aten.transpose.int, _aten.slice.Tensor, _aten.select.int),
-    *(
-        _aten.unsqueeze.default,
-        _aten.squeeze.dim,
-        _aten.squeeze.dims,
-        _aten.squeeze.default,
-        _aten.expand.default,
-    ),
-    *(_aten.alias.default, _aten.detach.default, _aten._unsafe_view.default, _aten.t.default),
-}
+    def _floor(self, away: bool, low: float) -> int:
+        """Return about the least peak of a plan in bytes. No plan fits `low`."""
+        high = max(2.0 * low, 1.0)
+        while (least := self.fastest(high, away=away)) is None:
+            low, high = high, 2 * high
+        while high - low > 0.02 * high:
+            middle = (low + high) / 2
+            if (found := self.fastest(middle, away=away)) is None:
+                low = middle
+            else:
+                least, high = found, min(middle, found.peak)
+        return least.peak
 
+    def describe(self, schedule: Schedule, memory: int, place: str) -> StreamPlan:
+        """Return the plan of a schedule. `place` is where tensors away from the device are stored."""
+        sample = self._sample
+        costs = [(each, self.cost(each, each.tiles)) for each in schedule.passes]
+        stored = {node for each in schedule.passes for node in each.stored}
+        return StreamPlan(
+            inputs=sample.spelled,
+            operators=sample.digest,
+            training=self._training,
+            memory=memory,
+            peak=schedule.peak,
+            work=max(sum(cost.flops for _, cost in costs) / (self._whole_flops or 1.0), 1.0),
+            store=place if schedule.away else "device",
+            elsewhere=self._stored(stored, False) - self._stored(stored, True) if schedule.away else 0,
+            cuts=schedule.cuts,
+            passes=tuple(
+                StreamPass(tuple(n.name for n in each.stored), each.tiles, cost.work, each.workspace)
+                for each, cost in costs
+            ),
+            whole=tuple(dict.fromkeys(sample.whole.values())),
+        )
 
-def _bytes_inside(node: Node, demand: Demand) -> int:
-    """Return the bytes that an operator allocates beside its result."""
-    name, inputs = str(node.target), demand.steps[node].inputs
-    if "conv" in name:
-        return bytes_of(*inputs[0])  # a padded or reordered copy
-    if "attention" in name and (len(inputs[0][1]) != 4 or node.meta["val"].dtype == torch.float64):
-        queries, keys = sizes(inputs[0][1])[:-1], sizes(inputs[1][1])[-2]
-        return 2 * math.prod(queries) * keys * int(node.meta["val"].element_size())  # no fused kernel
-    return 0
-
-
-def _flops(node: Node, demand: Demand) -> float:
-    """Return the operations of a convolution, a product or attention, for the boxes of a tile."""
-    name, inputs = node.target._schema.name.removeprefix("aten::"), demand.steps[node].inputs
-    if name.startswith("conv"):
-        box: Box = inputs[0][1] if "transpose" in name else demand.steps[node].box or demand.boxes[node]
-        return 2.0 * math.prod(sizes(box)) * math.prod(shape_of(node.args[1])[1:])
-    if name in ("linear", "mm", "bmm", "matmul", "addmm"):
-        first = inputs[1] if name == "addmm" else inputs[0]
-        return 2.0 * math.prod(sizes(demand.boxes[node])) * sizes(first[1])[-1]
-    if "attention" in name:
-        return 4.0 * math.prod(sizes(demand.boxes[node])) * sizes(inputs[1][1])[-2]
-    return 0.0
-
-
-def choose(planner: Planner, sample: Sample, budget: int, store: str) -> Schedule:
-    """Return the fastest schedule within a budget. Raises UsageError, which names the floor, if none fits."""
-    outputs = set(sample.outputs)
-    ways: list[Callable[[Node], bool]] = [lambda _: False] if store in ("auto", "device") else []
-    if store != "device":
-        ways.append(lambda node: node not in outputs)
-    found = [schedule for away in ways if (schedule := planner.fastest(budget, away)) is not None]
-    if found:
-        return min(found, key=lambda schedule: schedule.ms)
-    floor = min(_floor(planner, away, budget) for away in ways)
-    other = '; with store="auto" tensors may be stored elsewhere' if store == "device" else ""
-    raise UsageError(
-        f"no plan fits {format_size(budget)}: the least that a run in tiles takes is about "
-        f"{format_size(floor)}{other}"
-    )
-
-
-def _floor(planner: Planner, away: Callable[[Node], bool], low: float) -> int:
-    """Return about the least peak of a plan in bytes. No plan fits `low`."""
-    high = max(2.0 * low, 1.0)
-    while (least := planner.fastest(high, away)) is None:
-        low, high = high, 2 * high
-    while high - low > 0.02 * high:
-        middle = (low + high) / 2
-        if (found := planner.fastest(middle, away)) is None:
-            low = middle
-        else:
-            least, high = found, min(middle, found.peak)
-    return least.peak
+    @cached_property
+    def _whole_flops(self) -> float:
+        """The operations of convolutions, products and attention in a whole run."""
+        every = {node: all_of(node) for node in self._sample.order}
+        own = [node for node in self._sample.order if node not in self._sample.inputs]
+        return sum(flops(node, Demand(every, {node: step(node, every[node])}, {})) for node in own)

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Node
 
+from mucudnn.plans.stream_plan import StreamPlan
 from mucudnn.torch.streaming.boxes import Box, all_of, crop, shape_of
 from mucudnn.torch.streaming.graph import Sample
 from mucudnn.torch.streaming.passes import Pass, Passes
-from mucudnn.torch.streaming.planning import Schedule
 from mucudnn.torch.streaming.statistics import Mean, Norm, Statistic, Sums, Value
 
 Store = Callable[[Node], Tensor]
@@ -19,12 +19,12 @@ Store = Callable[[Node], Tensor]
 Leaves = dict[Any, Any]
 
 
-def make_store(device: torch.device, place: str, away: frozenset[Node]) -> Store:
+def make_store(sample: Sample, place: str, device: torch.device) -> Store:
     """Return the function that makes the memory of a stored tensor: on the device, the host or the disk."""
 
     def make(node: Node) -> Tensor:
         shape, dtype = shape_of(node), node.meta["val"].dtype
-        if node not in away:
+        if place == "device" or node in sample.outputs:
             return torch.empty(shape, dtype=dtype, device=device)
         if place == "host":
             return torch.empty(shape, dtype=dtype, pin_memory=device.type == "cuda")
@@ -38,9 +38,10 @@ def make_store(device: torch.device, place: str, away: frozenset[Node]) -> Store
 class Run:
     """One run of a module in tiles: its stored tensors, and the statistics of the whole sample."""
 
-    def __init__(self, sample: Sample, schedule: Schedule, store: Store, device: torch.device) -> None:
-        self.sample, self._schedule, self._store, self._device = sample, schedule, store, device
+    def __init__(self, sample: Sample, plan: StreamPlan, device: torch.device) -> None:
+        self.sample, self._store, self._device = sample, make_store(sample, plan.store, device), device
         self._passes = Passes(sample)
+        self._planned = self._passes.planned(plan)
         self.stored: dict[Node, Tensor] = {}
         self.values: dict[Statistic, Value] = {}
 
@@ -48,7 +49,7 @@ class Run:
         """Return the values of the output nodes. `keep` keeps all stored tensors, for gradients."""
         constants = self.sample.state()
         stored = dict(inputs)
-        for each in self._schedule.passes:
+        for each in self._planned:
             for node in each.stored:
                 stored[node] = self._store(node)
             sums = {statistic: Sums() for statistic in each.statistics}
@@ -106,7 +107,8 @@ class Run:
                     value = leaves.setdefault(statistic, tuple(v.detach().requires_grad_() for v in value))
                 result = statistic.apply(value, *tiles)
             else:
-                result = its.run(*tiles)
+                options = {"workspace": of.workspace, "choice": "fixed"} if its.problem else {}
+                result = its.run(*tiles, **options)
             del tiles
             values[node] = crop(result, its.box or demand.boxes[node], demand.boxes[node])
             del result
@@ -129,7 +131,7 @@ class Run:
         whole, of_values = dict(gradients), dict[Statistic, list[Tensor]]()
         for node in [node for node in gradients if node in sample.means]:
             of_values[sample.statistics[node]] = [whole.pop(node)]
-        for each in reversed(self._schedule.passes):
+        for each in reversed(self._planned):
             for box in self._passes.grid(each.sinks[0], each.tiles):
                 leaves: Leaves = {}
                 with torch.enable_grad():

@@ -1,7 +1,6 @@
 """`stream`: run an unmodified module on one huge sample in tiles, within a budget, with the same result."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,50 +9,13 @@ from torch.utils._pytree import tree_leaves
 
 from mucudnn.arrays.call import bytes_of as parse_bytes
 from mucudnn.errors import UsageError
-from mucudnn.output.table import Tabular
-from mucudnn.sizes import format_size
+from mucudnn.plans.stream_plan import StreamPlan
+from mucudnn.torch.streaming.costs import costs_of
 from mucudnn.torch.streaming.graph import Sample
-from mucudnn.torch.streaming.planning import CPU, GPU, Planner, Schedule, choose
-from mucudnn.torch.streaming.run import Following, Run, make_store
+from mucudnn.torch.streaming.planning import Planner
+from mucudnn.torch.streaming.run import Following, Run
 
 STORES = ("auto", "device", "host", "disk")
-
-
-@dataclass(frozen=True)
-class StreamPlan(Tabular):
-    """How a module runs in tiles, shown as a table in text and in notebooks.
-
-    Attributes:
-        memory: the budget in bytes.
-        peak: the most bytes that a run takes beside the parameters and the inputs; in training, with the
-            gradients of the parameters.
-        work: the convolutions' and products' operations, relative to those of the whole run.
-        passes: for each pass over the sample the tensors that it stores, or "statistics" if it only adds up
-            those of norms; the number of its tiles; and the bytes of a tile.
-        whole: the operators without a rule for tiles, which run whole, with their modules.
-        elsewhere: the bytes that are stored on the host or the disk.
-    """
-
-    _heads = ("pass", "stores", "tiles", "memory of a tile")
-    _figures = (True, False, True, True)
-    memory: int
-    peak: int
-    work: float
-    passes: tuple[tuple[str, int, int], ...]
-    whole: tuple[str, ...]
-    elsewhere: int
-
-    def _rows(self) -> Iterator[tuple[str, ...]]:
-        for number, (stores, tiles, size) in enumerate(self.passes, 1):
-            yield str(number), stores, str(tiles), format_size(size)
-
-    def _sentences(self) -> Iterator[str]:
-        yield f"The peak is {format_size(self.peak)} of {format_size(self.memory)}."
-        yield f"Tiles overlap, and norms read first: {self.work:.2f} times the operations of a whole run."
-        if self.elsewhere:
-            yield f"{format_size(self.elsewhere)} are stored on the host or the disk."
-        if self.whole:
-            yield f"These run whole: {', '.join(self.whole)}."
 
 
 def stream(
@@ -82,7 +44,21 @@ def stream(
     """
     if store not in STORES:
         raise UsageError(f"store is {store!r}: give one of {', '.join(STORES)}")
-    return Streamed(module, example_input, parse_bytes("memory", memory), store, training=training)
+    args, kwargs = (example_input if isinstance(example_input, tuple) else (example_input,)), dict[str, Any]()
+    if isinstance(example_input, Mapping):
+        args, kwargs = (), dict(example_input)
+    budget, device = parse_bytes("memory", memory), _device_of((args, kwargs))
+    sample = Sample(module, args, kwargs)
+    planner = Planner(sample, costs_of(device), training=training)
+    place = store if store in ("host", "disk") else "disk" if device.type == "cpu" else "host"
+    return Streamed(sample, planner.describe(planner.choose(budget, store), budget, place), device)
+
+
+def _device_of(inputs: Any) -> torch.device:
+    devices = {each.device for each in tree_leaves(inputs) if isinstance(each, Tensor)}
+    if len(devices) != 1:
+        raise UsageError(f"the inputs lie on {len(devices)} devices: give tensors on one")
+    return devices.pop()
 
 
 class Streamed(nn.Module):
@@ -93,28 +69,17 @@ class Streamed(nn.Module):
         plan: how it runs.
     """
 
-    def __init__(
-        self, module: nn.Module, example_input: Any, memory: int, store: str, *, training: bool
-    ) -> None:
+    def __init__(self, sample: Sample, plan: StreamPlan, device: torch.device) -> None:
+        """Raises UsageError if the plan is for other operators."""
         super().__init__()
-        args, kwargs = (
-            (example_input if isinstance(example_input, tuple) else (example_input,)),
-            dict[str, Any](),
-        )
-        if isinstance(example_input, Mapping):
-            args, kwargs = (), dict(example_input)
-        devices = {each.device for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)}
-        if len(devices) != 1:
-            raise UsageError(f"the inputs lie on {len(devices)} devices: give tensors on one")
-        [self._device] = devices
-        self.module, self._sample = module, Sample(module, args, kwargs)
-        planner = Planner(self._sample, CPU if self._device.type == "cpu" else GPU, training=training)
-        self._schedule = choose(planner, self._sample, memory, store)
-        place = store if store in ("host", "disk") else "host" if self._device.type == "cuda" else "disk"
-        self._has_gradients = training
-        self._store = make_store(self._device, place, self._schedule.away)
-        self.plan = _describe(planner, self._sample, self._schedule, memory)
-        self.train(module.training)
+        if plan.operators != sample.digest:
+            raise UsageError(
+                f"the plan is for inputs {', '.join(plan.inputs)} of another module or PyTorch, and this "
+                f"one runs on {', '.join(sample.spelled)}: make a plan for it"
+            )
+        self.module, self.plan = sample.module, plan
+        self._sample, self._device = sample, device
+        self.train(self.module.training)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the module returns. Raises UsageError for shapes other than the example's."""
@@ -122,23 +87,30 @@ class Streamed(nn.Module):
             raise UsageError(
                 "a run in tiles knows no autocast: convert the module to the type it is to run in"
             )
-        inputs = self._sample.bind(args, kwargs)
-        run = Run(self._sample, self._schedule, self._store, self._device)
-        learned = [each for each in self.module.parameters() if each.requires_grad]
-        if self._has_gradients and torch.is_grad_enabled():
+        inputs, sample = self._sample.bind(args, kwargs), self._sample
+        run = Run(sample, self.plan, self._device)
+        if self.plan.training and torch.is_grad_enabled():
+            learned = [each for each in self.module.parameters() if each.requires_grad]
             found = Following.apply(run, list(inputs), learned, *inputs.values(), *learned)
-            return self._sample.result(dict(zip(self._sample.outputs, found, strict=True)))
+            return sample.result(dict(zip(sample.outputs, found, strict=True)))
         with torch.no_grad():
-            return self._sample.result(run.forward(inputs, keep=False))
+            return sample.result(run.forward(inputs, keep=False))
 
 
-def _describe(planner: Planner, sample: Sample, schedule: Schedule, memory: int) -> StreamPlan:
-    costs = [(each, planner.cost(each, each.tiles)) for each in schedule.passes]
-    rows = (
-        (", ".join(node.name for node in each.stored) or "statistics", each.tiles, cost.work)
-        for each, cost in costs
-    )
-    elsewhere = sum(int(node.meta["val"].nbytes) for node in schedule.away)
-    work = sum(cost.flops for _, cost in costs) / (planner.whole_flops or 1.0)
-    whole = tuple(dict.fromkeys(sample.whole.values()))
-    return StreamPlan(memory, schedule.peak, max(work, 1.0), tuple(rows), whole, elsewhere)
+class Planned:
+    """The forward method of a module that follows a plan: `apply` sets it, and `restore` removes it."""
+
+    def __init__(self, module: nn.Module, plan: StreamPlan) -> None:
+        self._module, self._plan = module, plan
+        self._streamed: Streamed | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the module in tiles; the first call traces it. Raises UsageError as `stream` does."""
+        if self._streamed is None:
+            del self._module.forward
+            try:
+                sample = Sample(self._module, args, kwargs)
+            finally:
+                self._module.forward = self
+            self._streamed = Streamed(sample, self._plan, _device_of((args, kwargs)))
+        return self._streamed.forward(*args, **kwargs)

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.fx import Node
 from torch.fx.node import map_arg
 
+from mucudnn._native import Problem
 from mucudnn.torch.streaming.boxes import Box, aligned, all_of, shape_of
 
 
@@ -20,6 +21,7 @@ class Step(NamedTuple):
     inputs: list[tuple[Node, Box]]
     run: Callable[..., Tensor]  # takes the inputs' boxes in their order
     box: Box | None = None  # the box that `run` returns, if it is larger than the one asked for
+    problem: Problem | None = None  # of a convolution, whose `run` takes the options of `conv2d`, too
 
 
 Rule = Callable[[Node, Box], Step]

@@ -59,15 +59,6 @@ def _product(node: Node, box: Box) -> Step:
     return Step([(a, first), (b, second)], torch.matmul)
 
 
-@rule("addmm")
-def _sum_of_product(node: Node, box: Box) -> Step:
-    given = arguments(node)
-    bias, a, b = given["self"], given["mat1"], given["mat2"]
-    every = Span(0, shape_of(a)[-1])
-    inputs = [(bias, aligned(shape_of(bias), box)), (a, (box[0], every)), (b, (every, box[1]))]
-    return Step(inputs, call(node))
-
-
 @rule("scaled_dot_product_attention")
 def _attention(node: Node, box: Box) -> Step:
     """Divide queries; keys and values are read whole."""

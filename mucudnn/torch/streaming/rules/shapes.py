@@ -12,12 +12,12 @@ from mucudnn.torch.streaming.boxes import Box, aligned, shape_of, sizes
 from mucudnn.torch.streaming.rules import Step, arguments, call, rule
 
 
-@rule("alias", "detach", "clone", "_to_copy", "contiguous", "lift_fresh_copy")
+@rule("alias", "detach", "clone", "_to_copy", "lift_fresh_copy")
 def _copy(node: Node, box: Box) -> Step:
     return Step([(node.all_input_nodes[0], box)], call(node))
 
 
-@rule("type_as", "to.dtype", "to.dtype_layout")
+@rule("type_as")
 def _cast(node: Node, box: Box) -> Step:
     return Step([(node.all_input_nodes[0], box)], lambda x: x.to(node.meta["val"].dtype))
 
@@ -46,15 +46,6 @@ def _cat(node: Node, box: Box) -> Step:
             inputs.append((x, (*box[:axis], part.moved(-begin), *box[axis + 1 :])))
         begin += rows
     return Step(inputs, lambda *tiles: torch.cat(tiles, axis) if len(tiles) > 1 else tiles[0])
-
-
-@rule("stack")
-def _stack(node: Node, box: Box) -> Step:
-    given = arguments(node)
-    axis = given["dim"] % len(box)
-    rest = (*box[:axis], *box[axis + 1 :])
-    inputs = [(x, rest) for x in given["tensors"][slice(*box[axis])]]
-    return Step(inputs, lambda *tiles: torch.stack(tiles, axis))
 
 
 @rule("slice.Tensor")
@@ -89,14 +80,14 @@ def _flip(node: Node, box: Box) -> Step:
     return Step([(x, tuple(need))], lambda x: x.flip(dims))
 
 
-@rule("permute", "transpose.int", "t")
+@rule("permute", "transpose.int")
 def _permute(node: Node, box: Box) -> Step:
     given = arguments(node)
     order = list(range(len(box)))
     if "dims" in given:
         order = [axis % len(box) for axis in given["dims"]]
-    elif len(box) > 1:
-        first, second = given.get("dim0", 0), given.get("dim1", 1)
+    else:
+        first, second = given["dim0"], given["dim1"]
         order[first], order[second] = order[second], order[first]
     need = tuple(box[order.index(axis)] for axis in range(len(box)))
     return Step([(given["self"], need)], lambda x: x.permute(order))
@@ -108,10 +99,7 @@ def _expand(node: Node, box: Box) -> Step:
     return Step([(x, aligned(shape_of(x), box))], lambda x: x.expand(sizes(box)))
 
 
-@rule(
-    *("view", "_unsafe_view", "reshape", "flatten.using_ints", "unflatten.int"),
-    *("unsqueeze", "squeeze", "squeeze.dim", "squeeze.dims"),
-)
+@rule("view", "_unsafe_view", "unsqueeze", "squeeze", "squeeze.dim", "squeeze.dims")
 def _view(node: Node, box: Box) -> Step:
     """Divide groups of axes with equal products; in a group the rows of the first long axis are divided."""
     x = node.all_input_nodes[0]

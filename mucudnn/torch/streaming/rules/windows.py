@@ -1,7 +1,7 @@
 """Rules of operators that slide a window: convolutions, pooling, resampling, and padding."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,10 +10,12 @@ from torch.fx import Node
 from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
 
 import mucudnn.torch
-from mucudnn.torch.parallel.spatial.functions.resampling import combine, taps_of
+from mucudnn.problems.shapes import problem_of
+from mucudnn.torch.parallel.spatial.functions.resampling import Taps, Weights, combine, taps_of
 from mucudnn.torch.parallel.spatial.windows import Span, for_each_axis, reach, sliding, tapped, transposed
 from mucudnn.torch.streaming.boxes import Box, all_of, shape_of
 from mucudnn.torch.streaming.rules import Step, arguments, rule, run_whole
+from mucudnn.torch.tracing.recorder import DATA_TYPES
 
 _Around = list[tuple[int, int]]  # rows to add before and after each axis, or to take away where negative
 
@@ -69,22 +71,30 @@ def _convolution(node: Node, box: Box) -> Step:
         for span, pad, each, every in zip(spans, padding, windows, stride, strict=True)
     ]
 
-    def run(x: Tensor, w: Tensor, *bias: Tensor) -> Tensor:
-        x = _pad(x, rest)
-        if back:
-            convolve = getattr(F, f"conv_transpose{dims}d")
-            y = convolve(x, w, *(bias or (None,)), stride, 0, 0, groups, dilation)
-            for axis, (lead, span) in enumerate(zip(first, spans, strict=True), 2):
-                missing = lead + span.size - y.size(axis)  # rows of output padding, which no input reaches
-                y = F.pad(y, [0, 0] * (y.dim() - 1 - axis) + [0, missing]) if missing > 0 else y
-                y = y.narrow(axis, lead, span.size)
-            return y
-        convolve = getattr(mucudnn.torch, f"conv{dims}d")
-        return convolve(x, w, *(bias or (None,)), stride, own, dilation, groups)
+    def transpose(x: Tensor, w: Tensor, *bias: Tensor) -> Tensor:
+        convolve = getattr(F, f"conv_transpose{dims}d")
+        y = convolve(_pad(x, rest), w, *(bias or (None,)), stride, 0, 0, groups, dilation)
+        for axis, (lead, span) in enumerate(zip(first, spans, strict=True), 2):
+            missing = lead + span.size - y.size(axis)  # rows of output padding, which no input reaches
+            y = F.pad(y, [0, 0] * (y.dim() - 1 - axis) + [0, missing]) if missing > 0 else y
+            y = y.narrow(axis, lead, span.size)
+        return y
 
-    inputs = [(x, (box[0], Span(0, shape_of(x)[1]), *real)), (w, all_of(w))]
+    def run(x: Tensor, w: Tensor, *bias: Tensor, **options: Any) -> Tensor:
+        convolve = getattr(mucudnn.torch, f"conv{dims}d")
+        return convolve(_pad(x, rest), w, *(bias or (None,)), stride, own, dilation, groups, **options)
+
+    channels = Span(0, shape_of(x)[1])
+    inputs = [(x, (box[0], channels, *real)), (w, all_of(w))]
     inputs += [(bias, all_of(bias))] if bias is not None else []
-    return Step(inputs, run, (box[0], all_of(node)[1], *spans))
+    have = (box[0], all_of(node)[1], *spans)
+    if back:
+        return Step(inputs, transpose, have)
+    padded = (each.size + sum(ends) for each, ends in zip(real, rest, strict=True))
+    shape = (box[0].size, channels.size, *padded)
+    data_type = DATA_TYPES[node.meta["val"].dtype]
+    problem = problem_of(data_type, "nchw", shape, shape_of(w), stride, own, dilation, groups)
+    return Step(inputs, run, have, problem)
 
 
 @rule("max_pool1d", "max_pool2d", "max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d")
@@ -129,33 +139,41 @@ def _resample(node: Node, box: Box) -> Step:
     mode = "nearest-exact" if "exact" in name else "nearest" if "nearest" in name else "bilinear"
     mode = "bicubic" if "cubic" in name else mode
     exact = node.meta["val"].dtype == torch.float64
-    need, weights_of = list(box), list[Any]()
+    every = dict[int, tuple[Taps, Weights | None]]()
     for axis in range(dims):
         scale = None if given["output_size"] is not None else given["scale_factors"][axis]
         output = size[axis] if scale is None else None
-        taps, weights = taps_of(shape[axis], mode, output, scale, align, None, False, exact)
-        out = box[axis + 2]
-        need[axis + 2] = rows = tapped(taps)(out)
-        local = tuple(tuple(row - rows.lo for row in each) for each in taps[out.lo : out.hi])
-        weights_of.append((local, None if weights is None else weights[out.lo : out.hi]))
+        every[axis + 2] = taps_of(shape[axis], mode, output, scale, align, None, False, exact)
+    by_rows = _by_rows(x, box, every)
     # Rows of a tile lie as far apart as those of the whole: PyTorch resamples them, and borders are cut off.
     factors = [new // old for new, old in zip(size, shape, strict=True)]
-    by_torch = (
-        "bicubic" not in mode
-        and not align
-        and tuple(f * n for f, n in zip(factors, shape, strict=True)) == size
-    )
+    is_whole = all(f * n == new for f, n, new in zip(factors, shape, size, strict=True))
+    if mode == "bicubic" or align or not is_whole:
+        return by_rows
+    [(_, need)] = by_rows.inputs
     linear = {1: "linear", 2: "bilinear", 3: "trilinear"}[dims]
 
     def run(x: Tensor) -> Tensor:
-        if not by_torch:
-            for axis, each in enumerate(weights_of, 2):
-                x = combine(x, axis, *each)
-            return x
-        factor = [float(each) for each in factors]
-        x = F.interpolate(x, scale_factor=factor, mode=linear if mode == "bilinear" else mode)
-        for axis, factor_ in enumerate(factors, 2):
-            x = x.narrow(axis, box[axis].lo - need[axis].lo * factor_, box[axis].size)
+        scales = [float(each) for each in factors]
+        x = F.interpolate(x, scale_factor=scales, mode=linear if mode == "bilinear" else mode)
+        for axis, factor in enumerate(factors, 2):
+            x = x.narrow(axis, box[axis].lo - need[axis].lo * factor, box[axis].size)
+        return x
+
+    return Step(by_rows.inputs, run)
+
+
+def _by_rows(x: Node, box: Box, every: Mapping[int, tuple[Taps, Weights | None]]) -> Step:
+    """Return the step of an operator whose result is, along some axes, sums of rows times weights."""
+    need, local = list(box), list[tuple[int, Taps, Weights | None]]()
+    for axis, (taps, weights) in every.items():
+        out, need[axis] = box[axis], tapped(taps)(box[axis])
+        own = tuple(tuple(row - need[axis].lo for row in rows) for rows in taps[out.lo : out.hi])
+        local.append((axis, own, None if weights is None else weights[out.lo : out.hi]))
+
+    def run(x: Tensor) -> Tensor:
+        for each in local:
+            x = combine(x, *each)
         return x
 
     return Step([(x, tuple(need))], run)
@@ -165,47 +183,16 @@ def _resample(node: Node, box: Box) -> Step:
 def _padding(node: Node, box: Box) -> Step:
     given = arguments(node)
     x, pads, mode, value = given["self"], given["pad"], given.get("mode", "constant"), given["value"]
-    shape, before = shape_of(x), [0] * len(box)
-    before[: -len(pads) // 2 - 1 : -1] = pads[::2]
-    wanted = [span.moved(-rows) for span, rows in zip(box, before, strict=True)]
+    around = [(0, 0)] * len(box)
+    for axis in range(len(pads) // 2):
+        around[-1 - axis] = pads[2 * axis], pads[2 * axis + 1]
     if mode == "constant":
-        real, around = _fit(wanted, shape)
-        return Step([(x, tuple(real))], lambda x: _pad(x, around, value or 0.0))
-    sources = [[_source(row, rows, mode) for row in range(*s)] for s, rows in zip(wanted, shape, strict=True)]
-    need = tuple(Span(min(rows), max(rows) + 1) for rows in sources)
-
-    def run(x: Tensor) -> Tensor:
-        for axis, (rows, span) in enumerate(zip(sources, need, strict=True)):
-            local = [row - span.lo for row in rows]
-            if local != list(range(x.size(axis))):
-                x = x.index_select(axis, torch.tensor(local, device=x.device))
-        return x
-
-    return Step([(x, need)], run)
-
-
-def _source(row: int, rows: int, mode: str) -> int:
-    """Return the row of a tensor that a padding shows at a row outside."""
-    if mode == "circular":
-        return row % rows
-    if mode == "replicate":
-        return min(max(row, 0), rows - 1)
-    row = abs(row)
-    return 2 * (rows - 1) - row if row >= rows else row
-
-
-@rule("pixel_shuffle", "pixel_unshuffle")
-def _shuffle(node: Node, box: Box) -> Step:
-    given = arguments(node)
-    x, shuffles = given["self"], "upscale_factor" in given
-    factor = given["upscale_factor" if shuffles else "downscale_factor"]
-    if shuffles:
-        rows = [Span(span.lo // factor, -(-span.hi // factor)) for span in box[-2:]]
-        have = [Span(span.lo * factor, span.hi * factor) for span in rows]
-        run = F.pixel_shuffle
-    else:
-        rows, have = [Span(span.lo * factor, span.hi * factor) for span in box[-2:]], list(box[-2:])
-        run = F.pixel_unshuffle
-    channels = slice(-3, -2)
-    need = (*box[:-3], *all_of(x)[channels], *rows)
-    return Step([(x, need)], lambda x: run(x, factor), (*box[:-3], *all_of(node)[channels], *have))
+        wanted = [span.moved(-before) for span, (before, _) in zip(box, around, strict=True)]
+        real, rest = _fit(wanted, shape_of(x))
+        return Step([(x, tuple(real))], lambda x: _pad(x, rest, value or 0.0))
+    every = dict[int, tuple[Taps, Weights | None]]()
+    for axis, (rows, ends) in enumerate(zip(shape_of(x), around, strict=True)):
+        if any(ends):  # PyTorch says which row each row shows
+            shown = F.pad(torch.arange(float(rows))[None, None], ends, mode)
+            every[axis] = tuple((int(row),) for row in shown[0, 0]), None
+    return _by_rows(x, box, every)
