@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mucudnn.cli import networks, options, outputs
+from mucudnn.cli import networks, options
 from mucudnn.measuring.modelled_device import DEVICES, find_device
 from mucudnn.output.answers import Answer, Lines, table
 from mucudnn.output.text import milliseconds, ratio
@@ -43,12 +43,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
             "bytes per second from one device to another (default: 25GiB)",
         ),
         ("--memory SIZE", parse_size, "memory of each device"),
-        ("--plot FILE", outputs.PLOT.parse, "draw it into a .svg or .png"),
         options.JSON,
-    )
-    options.add_arguments(
-        parser.add_argument_group("advanced"),
-        ("--exact", None, "let operations without a branch between them run on different devices; slow"),
     )
 
 
@@ -64,7 +59,6 @@ class Placed(Answer):
     bound_ms: float
     speedup: float
     is_proven: bool
-    merges_chains: bool
     devices: Sequence[dict[str, Any]]
     operations: Sequence[dict[str, Any]]
 
@@ -83,27 +77,20 @@ class Placed(Answer):
         best = (
             "optimal" if self.is_proven else f"no placement takes less than {milliseconds(self.bound_ms)} ms"
         )
-        merged = " if operations without a branch between them stay together" if self.merges_chains else ""
         yield (
             f"One device: {milliseconds(self.one_device_ms)} ms. {count} devices: "
-            f"{milliseconds(self.time_ms)} ms, {ratio(self.speedup)}; {best}{merged}."
+            f"{milliseconds(self.time_ms)} ms, {ratio(self.speedup)}; {best} if operations without a branch "
+            "between them stay together."
         )
 
 
 def run(arguments: argparse.Namespace) -> Answer:
-    """Place the network, and draw the placement."""
+    """Place the network."""
     device, devices = find_device(arguments.device), arguments.devices
     network = networks.read_step(arguments, Flags(arguments.batch, layout=arguments.layout))
     peer = PeerLink(_LATENCY_MS, arguments.bandwidth)
     costs = model_costs(network, device, divide=False)
-    result = place_network(
-        network, costs, devices, peer, memory=arguments.memory, exact=bool(arguments.exact)
-    )
-    if arguments.plot:
-        from mucudnn.report.command_plots import write_placement
-
-        title = f"{arguments.network} on {devices} devices, {device.name}, modelled"
-        write_placement(result, devices, title, arguments.plot)
+    result = place_network(network, costs, devices, peer, memory=arguments.memory)
     placement = result.placement
     columns = zip(result.steps, result.operations, placement.devices, placement.starts_ms, strict=True)
     operations = [
@@ -112,7 +99,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     ]
     return Placed(
         arguments.network, device.name, arguments.bandwidth, result.one_device_ms,
-        placement.time_ms, placement.bound_ms, result.speedup, placement.is_proven, not arguments.exact,
+        placement.time_ms, placement.bound_ms, result.speedup, placement.is_proven,
         [_summarize(number, operations, placement.time_ms) for number in range(devices)], operations,
     )  # fmt: skip
 

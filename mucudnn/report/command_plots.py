@@ -1,37 +1,10 @@
-"""The plots of `mucudnn parallel place` and `project`."""
+"""The plot of `mucudnn parallel project`."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from mucudnn.plans.devices.placing import PlacedNetwork
 from mucudnn.report.figure import LIGHT, new_figure, save, style
 from mucudnn.solver.devices.projection import Strategy
-
-
-def write_placement(placed: PlacedNetwork, devices: int, title: str, path: Path) -> None:
-    """Draw when each device runs which operation. Raises MucudnnError."""
-    placement = placed.placement
-    with style():
-        figure = new_figure(720, (devices + 2) * 60, layout="constrained")
-        axes = figure.add_subplot()
-        for number in range(devices):
-            bars = [
-                (start, operation.time_ms)
-                for start, operation, device in zip(
-                    placement.starts_ms, placed.operations, placement.devices, strict=True
-                )
-                if device == number
-            ]
-            axes.broken_barh(
-                bars, (number - 0.35, 0.7), facecolor=LIGHT["divided"], edgecolor="white", linewidth=0.4
-            )
-        axes.axvline(placed.one_device_ms, color=LIGHT["undivided"], linestyle="--")
-        axes.text(placed.one_device_ms, -0.45, "one device ", ha="right", va="top", fontsize=8)
-        axes.set_xlim(left=0)
-        axes.set_ylim(devices - 0.5, -0.5)
-        axes.set_yticks(range(devices), [f"device {number}" for number in range(devices)])
-        axes.set_xlabel("ms")
-        save(figure, path, title)
 
 
 def write_projection(

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 from command_line import Capture, error_of, json_of, output_of
 
-from mucudnn.cli import main
 from mucudnn.problems.bundled import bundled_network
 
 TABLE = "devices,step_ms,epochs,source\n1,100,10,measured\n8,110,10,measured\n16,125,20,given\n"
@@ -19,16 +18,13 @@ def scaling(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_place_shows_what_several_devices_gain(tmp_path: Path, capsys: Capture) -> None:
+def test_place_shows_what_several_devices_gain(capsys: Capture) -> None:
     content = json_of(capsys, ["parallel", "place", "googlenet", *FAST, "--json"])
     assert content["is_proven"]
     assert 1 < content["speedup"] <= 2
     assert {operation["device"] for operation in content["operations"]} == {0, 1}
     assert len(content["operations"]) == bundled_network("googlenet", 16).with_backward().turn
-    plot = tmp_path / "placement.svg"
-    assert main(["parallel", "place", "googlenet", *FAST, "--plot", str(plot)]) == 0
-    assert plot.read_text().startswith("<?xml")
-    printed = capsys.readouterr().out
+    printed = output_of(capsys, ["parallel", "place", "googlenet", *FAST])
     assert "modelled" in printed
     assert "optimal if operations without a branch between them stay together" in printed
 
@@ -48,18 +44,24 @@ def test_too_little_memory_on_the_devices_is_reported(capsys: Capture) -> None:
     )
 
 
-def test_project_labels_every_input_and_names_the_better_strategy(
-    scaling: str, tmp_path: Path, capsys: Capture
-) -> None:
-    plot = tmp_path / "plot.svg"
-    printed = output_of(capsys, ["parallel", "project", scaling, "--speedup", "2=1.5", "--plot", str(plot)])
+def test_project_labels_every_input_and_names_the_better_strategy(scaling: str, capsys: Capture) -> None:
+    printed = output_of(capsys, ["parallel", "project", scaling, "--speedup", "2=1.5"])
     assert "scaling table: given, measured; a replica on 2 devices 1.50× (given)" in printed
     assert "hybrid, by 70.5%" in printed
-    assert plot.read_text().startswith("<?xml")
     content = json_of(capsys, ["parallel", "project", scaling, "--speedup", "2=1.5", "--json"])
     rows = {row["devices"]: row for row in content["projection"]}
     assert rows[16]["hybrid"] == pytest.approx(10.909, rel=1e-3)
     assert (rows[16]["replicas"], rows[16]["devices_each"], rows[8]["hybrid"]) == (8, 2, None)
+
+
+@pytest.mark.parametrize(("name", "start"), [("plot.svg", b"<?xml"), ("plot.png", b"\x89PNG")])
+def test_project_draws_its_table_and_replaces_an_earlier_plot(
+    scaling: str, name: str, start: bytes, tmp_path: Path, capsys: Capture
+) -> None:
+    plot = tmp_path / name
+    for _ in range(2):
+        output_of(capsys, ["parallel", "project", scaling, "--speedup", "2=1.5", "--plot", str(plot)])
+        assert plot.read_bytes().startswith(start)
 
 
 @pytest.mark.parametrize(

@@ -171,7 +171,7 @@ def test_a_page_on_a_full_disk_is_reported_in_one_line(capsys: Capture) -> None:
     "command",
     [
         ["optimize", "mb2_ic4ih8_oc4_kh3", "--page", "page.html"],
-        ["parallel", "place", "alexnet", "--plot", "plot.svg"],
+        ["parallel", "project", "scaling.csv", "--speedup", "2=1.4", "--plot", "plot.svg"],
     ],
 )
 def test_without_matplotlib_the_command_says_what_to_install(

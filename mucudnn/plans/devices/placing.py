@@ -8,7 +8,7 @@ from mucudnn.problems.network import Network
 from mucudnn.problems.steps import Step
 from mucudnn.solver import Infeasible
 from mucudnn.solver.devices.pipelines import PeerLink
-from mucudnn.solver.devices.placement import TIME_LIMIT, Placement, place
+from mucudnn.solver.devices.placement import Placement, place
 from mucudnn.solver.devices.placement_graph import Operation
 
 
@@ -41,13 +41,12 @@ def place_network(
     link: PeerLink,
     *,
     memory: int | None = None,
-    exact: bool = False,
-    time_limit: float = TIME_LIMIT,
 ) -> PlacedNetwork:
     """Place the forward steps of a training step on equal devices, each with its backward step.
 
     A tensor that goes to another device comes back as a gradient, so that it costs two transfers. A device
-    holds the weights of its steps, their gradients, and the tensors that its steps save.
+    holds the weights of its steps, their gradients, and the tensors that its steps save. Steps without a
+    branch between them stay together, which is much faster to solve.
 
     Args:
         network: a training step.
@@ -55,9 +54,6 @@ def place_network(
         devices: the number of devices.
         link: the connection between two devices.
         memory: the most bytes on each device; None for no limit.
-        exact: let every step have a device of its own. By default steps without a branch between them stay
-            together, which is much faster to solve.
-        time_limit: seconds, after which the best placement so far is returned.
 
     Raises:
         NothingFitsError: the network does not fit the devices' memory.
@@ -83,9 +79,7 @@ def place_network(
                 copied_ms = 2 * link.milliseconds(network.tensor(name).bytes)
                 edges[writer, reader] = edges.get((writer, reader), 0.0) + copied_ms
     try:
-        placement = place(
-            operations, edges, devices, memory=memory, merges_chains=not exact, time_limit=time_limit
-        )
+        placement = place(operations, edges, devices, memory=memory, merges_chains=True)
     except Infeasible as error:
         raise NothingFitsError(str(error)) from None
     alone = sum(operation.time_ms for operation in operations)
