@@ -35,10 +35,10 @@ def describe_host() -> Machine:
 
 
 @contextmanager
-def host_bench(runner: Runner | None = None) -> Iterator[Bench]:
-    """Yield a bench of the host engine on one thread, with an empty cache that is deleted afterwards."""
+def host_bench(runner: Runner | None = None, threads: int = 1) -> Iterator[Bench]:
+    """Yield a bench of the host engine, with an empty cache that is deleted afterwards."""
     with TemporaryDirectory() as folder, Cache.open(Path(folder) / "cache.sqlite") as cache:
-        yield Bench(Engine(host_library(), threads=1), cache, Terminal(), runner or Exhaustive())
+        yield Bench(Engine(host_library(), threads=threads), cache, Terminal(), runner or Exhaustive())
 
 
 def run_whole(engine: Engine, kernel: Kernel, ways: Iterable[Way], rounds: int) -> dict[Way, list[float]]:

@@ -3,24 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
-Result = TypeVar("Result")
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX = -1, -3, -4  # in glibc's malloc.h
-
-
-def median_ms(work: Callable[[], Result], repeats: int = 5) -> tuple[float, Result]:
-    """Return the median time of a function in ms, and its last result."""
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        result = work()
-        times.append((time.perf_counter() - start) * 1e3)
-    return statistics.median(times), result
 
 
 def peak_bytes(work: Callable[[], object]) -> int:

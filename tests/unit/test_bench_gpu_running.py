@@ -12,10 +12,10 @@ from typing import Any, NoReturn
 
 import pytest
 
+from bench.lib.processes import LAST_SECONDS, ProgramError, run_captured, run_visibly
 from bench.lib.record import Record, append, read
 from bench.suites.gpu import program
 from bench.suites.gpu.part import PARTS, UNUSABLE
-from bench.suites.gpu.processes import LAST_SECONDS, ProgramError, run_captured, run_visibly
 from bench.suites.gpu.run import FAILED, MOST_FAILURES, Case, Run, Store, UnusableDeviceError
 from bench.suites.gpu.setting import HOST
 from mucudnn._native import EngineError, parse_descriptor

@@ -9,12 +9,12 @@ import argparse
 import json
 import math
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from bench.lib.processes import ProgramError, run_captured
 from bench.lib.record import Record
 
 RESUMES = True
@@ -101,12 +101,9 @@ def _times(row: Row, threads: int, seconds: float) -> tuple[dict[str, float], di
             "OMP_NUM_THREADS": str(threads),
         }
         try:
-            ran = subprocess.run(
-                command, env=environment, capture_output=True, text=True, timeout=_MOST_S, check=True
-            )
-        except subprocess.SubprocessError as error:
-            last = (getattr(error, "stderr", "") or "").strip().rpartition("\n")[2]
-            return {}, dict.fromkeys(WAYS, f"{type(error).__name__}: {last}")
+            ran = run_captured(command, _MOST_S, environment, check=True)
+        except ProgramError as error:
+            return {}, dict.fromkeys(WAYS, str(error))
     times, reasons = json.loads(ran.stdout.splitlines()[-1])
     return times, reasons
 

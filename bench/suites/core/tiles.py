@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from bench.lib.host import run_interleaved
+from bench.lib.host import host_bench, run_interleaved
 from bench.lib.record import BUSY, Record
-from mucudnn._native import Engine, host_library, parse_descriptor, second_lowest
-from mucudnn.cli.terminal import Terminal
-from mucudnn.costs.cache import Cache
+from mucudnn._native import parse_descriptor, second_lowest
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.runners import Race
 from mucudnn.plans.decide import Decision, Limits
@@ -51,13 +47,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def measure(options: argparse.Namespace) -> Iterator[Record]:
     """Compare the layers at both mini-batches and all limits."""
     for threads in (1, 2):
-        engine = Engine(host_library(), threads=threads)
         for mini_batch in (1, 4):
             for layer in LAYERS[: options.layers]:
                 kernel = Kernel(parse_descriptor(f"mb{mini_batch}_{layer}")[0], "forward")
                 names = {text: f"mb{mini_batch}_{layer}, {text}, {threads} threads" for text in LIMITS}
-                with TemporaryDirectory() as folder, Cache.open(Path(folder) / "cache.sqlite") as cache:
-                    bench = Bench(engine, cache, Terminal(), Race())
+                with host_bench(Race(), threads) as bench:
                     for text, name in names.items():
                         if name not in options.done:
                             yield _compare(bench, kernel, LIMITS[text], name)

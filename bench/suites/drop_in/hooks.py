@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 from bench.lib.record import Record
 from bench.suites.drop_in.shim import compare, compile_c
-from mucudnn._native import Engine, Problem, format_plan, host_library
+from mucudnn._native import Engine, Problem, format_plan, host_library, parse_descriptor
 from mucudnn.drop_in.libraries import shim_path
 from mucudnn.problems.kernels import Kernel
 
@@ -23,14 +23,7 @@ ALGORITHM = "IMPLICIT_GEMM"  # the loop asks for it
 
 def _problem(mini_batch: int, height: int) -> Problem:
     """Return a convolution with a filter of 1×3, whose tiles in height need no halo."""
-    return Problem(
-        mini_batch=mini_batch,
-        in_channels=1,
-        out_channels=1,
-        input=(height, SIDE),
-        kernel=(1, 3),
-        padding=(0, 1),
-    )
+    return parse_descriptor(f"mb{mini_batch}_ic1ih{height}iw{SIDE}_oc1_kh1kw3_ph0pw1")[0]
 
 
 SAMPLE, MINI_BATCH, LARGE_SAMPLE = _problem(1, SIDE), _problem(PARTS, SIDE), _problem(1, PARTS * SIDE)

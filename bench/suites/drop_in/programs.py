@@ -20,8 +20,8 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -71,7 +71,6 @@ class Program:
     package: str
     client: str
     forms: tuple[tuple[str, str], ...] = EVERY_FORM
-    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 FRONTEND = Program("cudnn-frontend", "", "frontend")
@@ -79,8 +78,6 @@ PROGRAMS = (
     Program("PyTorch", "torch", "torch"),
     Program("onnxruntime-gpu", "onnxruntime_gpu", "onnxruntime", (("f32", "nchw"), ("f16", "nchw"))),
 )
-# Keeps the layout of large samples, whose results are compared.
-KEEP_LAYOUT = " --xla_gpu_force_conv_nchw"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -162,7 +159,7 @@ def _choose_program(framework: Path | None, scratch: Path) -> tuple[Program, str
         sys.exit(f"{folder} holds neither PyTorch nor onnxruntime")
     libraries = [folder / "nvidia" / name / "lib" for name in ("cu13", "cuda_runtime", "cudnn")]
     path = ":".join(str(library) for library in libraries if library.is_dir())
-    variables = {"LD_LIBRARY_PATH": path, "PYTHONPATH": str(folder), **program.variables}
+    variables = {"LD_LIBRARY_PATH": path, "PYTHONPATH": str(folder)}
     return program, versions[program.package], variables
 
 
@@ -223,8 +220,6 @@ def _share(client: _Client, network: str, calls: Counter[str]) -> Record:
 
 def measure_tiles(client: _Client) -> Iterator[Record]:
     """Count the calls in tiles without and with a plan."""
-    if "XLA_FLAGS" in client.variables:
-        client.variables["XLA_FLAGS"] += KEEP_LAYOUT
     command = client.command(f"mb1_{layer}" for layer in LAYERS)
     client.run(*command)
     alone = client.results()

@@ -13,7 +13,7 @@ from bench.lib.record import Record
 from bench.suites.gpu.launching import LAUNCHES, call
 from bench.suites.gpu.run import Case, Run
 
-FREE = {"512 MiB of workspace": 512, "any workspace": None}
+FREE = {"512 MiB of workspace": ("--free-mib", "512"), "any workspace": ()}
 
 
 def cliff(run: Run) -> Iterator[Case]:
@@ -25,11 +25,6 @@ def cliff(run: Run) -> Iterator[Case]:
 
 
 def _in_pytorch(run: Run, launch: str, batch: int, free: str, case: str) -> Iterator[Record]:
-    memory = () if FREE[free] is None else ("--free-mib", str(FREE[free]))
-    convolution = run.setting.cliff
-    answer = call(
-        run, launch, "bench.suites.gpu.torch_convolution", "--batch", str(batch), "--runs", "3",
-        "--channels", str(convolution.channels), "--size", str(convolution.size),
-        "--stride", str(convolution.stride), *memory, share="cliff",
-    )  # fmt: skip
+    shape = map(str, (batch, *run.setting.cliff))
+    answer = call(run, launch, "bench.suites.gpu.torch_convolution", *shape, *FREE[free], share="cliff")
     yield Record("cliff", case, "time of a call", answer.pop("ms"), "ms", answer)

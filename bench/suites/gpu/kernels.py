@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import zip_longest
-from typing import Any, TypeVar
+from typing import Any
 
 from bench.lib.host import run_whole
 from bench.lib.record import Record
@@ -26,7 +26,6 @@ from mucudnn.solver import Configuration
 
 TYPES = ("TF32 NCHW", "bf16 NCHW", "fp32 NCHW")  # the columns whose engines are listed
 TENSOR = "tensor_op"
-Name = TypeVar("Name")
 LIMITS = tuple(mib * MIB for mib in (8, 64, 128, 512))
 ROUNDS = 10
 # The measured kernels of ResNet-50: the first layer, and conv2 and conv3 of each stage's first two blocks.
@@ -135,7 +134,7 @@ def _speedups(run: Run, column: str, kernel: Kernel) -> Iterator[Record]:
     flatter the figure.
     """
     benchmark(run.bench, [kernel], "power_of_two")
-    decisions = decide_within(run, kernel, {limit: limit for limit in (*LIMITS, None)})
+    decisions = decide_within(run, kernel, (*LIMITS, None))
     unlimited = decisions[None].undivided
     wanted = [c for d in decisions.values() for c in (d.undivided, d.divided) if c is not None]
     times = run_whole(run.engine, kernel, wanted, ROUNDS)
@@ -157,12 +156,12 @@ def _speedups(run: Run, column: str, kernel: Kernel) -> Iterator[Record]:
         yield Record(column, str(kernel), name, speedup, "ratio", details)
 
 
-def decide_within(run: Run, kernel: Kernel, limits: dict[Name, int | None]) -> dict[Name, Decision]:
+def decide_within(run: Run, kernel: Kernel, limits: Iterable[int | None]) -> dict[int | None, Decision]:
     """Return the decision within each limit that fits; a limit of None always has one."""
     costs, decisions = run.bench.costs([kernel]), {}
-    for name, limit in limits.items():
+    for limit in limits:
         try:
-            (decisions[name],) = decide(costs, "power_of_two", Limits(workspace=limit))
+            (decisions[limit],) = decide(costs, "power_of_two", Limits(workspace=limit))
         except NothingFitsError:
             if limit is None:
                 raise

@@ -8,7 +8,7 @@ import re
 import sys
 from typing import Any
 
-from bench.suites.gpu.processes import ProgramError, run_captured
+from bench.lib.processes import ProgramError, run_captured
 from bench.suites.gpu.run import Run
 from mucudnn.settings import CACHE, LIBRARY, LOG, SETTINGS
 

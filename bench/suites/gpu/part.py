@@ -11,9 +11,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from bench.lib.processes import end_on_terminate, end_with_parent
 from bench.lib.record import append, describe_machine
 from bench.suites.gpu import checks, cliff, driver, kernels, training
-from bench.suites.gpu.processes import end_on_terminate, end_with_parent
 from bench.suites.gpu.run import Case, Run, UnusableDeviceError
 from bench.suites.gpu.setting import GPU, HOST
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from bench.lib.processes import LAST_SECONDS, end_on_terminate, run_captured, run_visibly
 from bench.lib.record import RESULTS
 from bench.suites.gpu.part import PARTS, SETTINGS, UNUSABLE
-from bench.suites.gpu.processes import LAST_SECONDS, end_on_terminate, run_captured, run_visibly
 from bench.suites.gpu.run import Store, record_outcome
 from bench.suites.gpu.summary import write_summary
 

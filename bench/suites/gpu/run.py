@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from bench.lib.processes import ProgramError
 from bench.lib.record import Record, append, read
-from bench.suites.gpu.processes import ProgramError
 from bench.suites.gpu.setting import Setting
 from mucudnn._native import Engine
 from mucudnn.cli.terminal import Terminal

@@ -24,22 +24,13 @@ COLUMNS = {
 
 
 @dataclass(frozen=True)
-class Convolution:
-    """A 3x3 convolution of square images with equal channels in and out, without padding."""
-
-    channels: int
-    size: int
-    stride: int
-
-
-@dataclass(frozen=True)
 class Setting:
     """The choice of kernels and sizes for one engine."""
 
     engine: str
     device: str  # PyTorch's name of the device
     batch: int  # the mini-batch of the networks' kernels
-    cliff: Convolution
+    cliff: tuple[int, int, int]  # the channels, size and stride of a convolution
     cliff_batches: tuple[int, ...]
     networks: tuple[str, ...]  # the networks that are trained
     planned: tuple[str, ...]  # the networks that are trained under memory plans
@@ -63,7 +54,7 @@ GPU = Setting(
     engine="cudnn",
     device="cuda",
     batch=256,
-    cliff=Convolution(channels=128, size=513, stride=2),
+    cliff=(128, 513, 2),
     cliff_batches=(63, 64),
     networks=("resnet50", "resnet18", "unet3d"),
     planned=("resnet50", "vgg16"),
@@ -74,7 +65,7 @@ HOST = Setting(
     engine="host",
     device="cpu",
     batch=4,
-    cliff=Convolution(channels=4, size=33, stride=2),
+    cliff=(4, 33, 2),
     cliff_batches=(3, 4),
     networks=("resnet18", "resnet50", "unet3d"),
     planned=("resnet50",),

@@ -14,35 +14,27 @@ import torch
 from bench.suites.gpu.torch_timing import MIB, median_milliseconds, peak_mib, versions, wall_milliseconds
 
 ROUNDING = 32 * MIB  # bytes that PyTorch's allocator may add by rounding up, for all tensors together
-TYPE = torch.bfloat16
+TYPE, RUNS = torch.bfloat16, 3
 
 
 def main() -> None:
     """Time forward calls, and print the ms of the first one and of the median."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--batch", type=int, required=True, help="mini-batch size")
-    parser.add_argument("--channels", type=int, required=True, help="channels of input and output")
-    parser.add_argument("--size", type=int, required=True, help="height and width of the input")
-    parser.add_argument("--stride", type=int, default=1)
+    parser.add_argument("shape", type=int, nargs=4, help="mini-batch, channels, height and width, stride")
     parser.add_argument("--free-mib", type=int, help="memory that PyTorch may allocate beside x, w and y")
-    parser.add_argument("--runs", type=int, default=5, help="runs for the median")
     parser.add_argument("--device", default="cuda")
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
     torch.manual_seed(1)
-
-    convolution = torch.nn.Conv2d(arguments.channels, arguments.channels, 3, arguments.stride, bias=False).to(
-        device, TYPE
-    )
+    batch, channels, size, stride = arguments.shape
+    convolution = torch.nn.Conv2d(channels, channels, 3, stride, bias=False).to(device, TYPE)
     with torch.inference_mode():
-        shape = (arguments.batch, arguments.channels, arguments.size, arguments.size)
-        x = torch.randn(shape, device=device, dtype=TYPE)
+        x = torch.randn((batch, channels, size, size), device=device, dtype=TYPE)
         if arguments.free_mib is not None and device.type == "cuda":
-            out = (arguments.size - 3) // arguments.stride + 1
-            y_bytes = arguments.batch * arguments.channels * out**2 * x.itemsize
+            y_bytes = batch * channels * ((size - 3) // stride + 1) ** 2 * x.itemsize
             leave_free(y_bytes + arguments.free_mib * MIB)
         first = wall_milliseconds(device, lambda: convolution(x))
-        ms = median_milliseconds(device, lambda: convolution(x), arguments.runs)
+        ms = median_milliseconds(device, lambda: convolution(x), RUNS)
     answer = {"ms": ms, "first_ms": first, "peak_mib": peak_mib(device)}
     print(json.dumps({**answer, **versions(device)}))
 

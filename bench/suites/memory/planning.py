@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -71,8 +72,7 @@ def _compare(limit: float, dynamic: float | None, joint: float | None) -> Record
 
 
 def _count(tensors: Any) -> dict[str, int]:
-    choices = [tensor.choice for tensor in tensors]
-    return {choice: choices.count(choice) for choice in ("keep", "offload", "recompute")}
+    return Counter(tensor.choice for tensor in tensors)
 
 
 def _solve(name: str, batch: int, device: str) -> Iterator[Record]:

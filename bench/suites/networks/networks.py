@@ -9,14 +9,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
-import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from bench.lib.processes import ProgramError, run_captured
 from bench.lib.record import Record
 
 RESUMES = True
@@ -146,9 +144,9 @@ def measure_case(bench: str, case: Case, limits: Sequence[str], rounds_s: float)
     try:
         with tempfile.TemporaryDirectory() as folder:
             timed = run_step([*arguments, "--caches", folder], _MOST_S)
-    except subprocess.SubprocessError as error:
+    except ProgramError as error:
         for limit in limits:
-            yield Record(bench, name(case, limit), SPEEDUP, None, "ratio", {"reason": _reason(error)})
+            yield Record(bench, name(case, limit), SPEEDUP, None, "ratio", {"reason": str(error)})
         return
     shared = {key: timed[key] for key in ("stock_ms", "rounds", "steps")}
     for limit in limits:
@@ -159,21 +157,7 @@ def measure_case(bench: str, case: Case, limits: Sequence[str], rounds_s: float)
 
 
 def run_step(arguments: Sequence[str], most_s: float) -> dict[str, Any]:
-    """Return what a process of `network_step` prints. Raises subprocess.SubprocessError."""
+    """Return what a process of `network_step` prints. Raises ProgramError."""
     command = [sys.executable, "-m", "bench.suites.networks.network_step", *arguments]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, start_new_session=True) as process:
-        try:
-            out, errors = process.communicate(timeout=most_s)
-        except BaseException:
-            os.killpg(process.pid, signal.SIGKILL)  # with the processes that it forked
-            raise
-    if process.returncode:
-        raise subprocess.CalledProcessError(process.returncode, command, out, errors)
-    figures: dict[str, Any] = json.loads(out)
+    figures: dict[str, Any] = json.loads(run_captured(command, most_s, check=True).stdout)
     return figures
-
-
-def _reason(error: subprocess.SubprocessError) -> str:
-    lines = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else str(error)[-200:]

@@ -22,11 +22,12 @@ class ProgramError(MucudnnError):
 
 
 def run_captured(
-    command: Sequence[str], seconds: float, environment: dict[str, str] | None = None
+    command: Sequence[str], seconds: float, environment: dict[str, str] | None = None, *, check: bool = False
 ) -> CompletedProcess[str]:
     """Run a command, and return its exit code and output.
 
-    Raises ProgramError if it takes longer than `seconds`, and kills its whole session.
+    Raises ProgramError if it takes longer than `seconds`, and kills its whole session. With `check`, also
+    raises it, with the last line of the messages, if the command fails.
     """
     with Popen(
         command, cwd=ROOT, env=environment, stdout=PIPE, stderr=PIPE, text=True, errors="replace",
@@ -39,6 +40,8 @@ def run_captured(
             if isinstance(error, subprocess.TimeoutExpired):
                 raise ProgramError(f"it was not done after {seconds:.0f} s") from None
             raise
+    if check and process.returncode:
+        raise ProgramError(messages.strip().rpartition("\n")[2] or f"exit code {process.returncode}")
     return CompletedProcess(command, process.returncode, output, messages)
 
 
