@@ -74,7 +74,7 @@ PROGRAMS = {
         ),
         Program(
             "recorded", "recorded", 1, "ResNet-50 on GPUs whose times dlperf recorded",
-            benches=("recorded", "split"),
+            benches=("recorded", "split", "models"),
         ),
         Program("gpu", "gpu", 8, "the gain by division on a GPU; it goes on where it was stopped", "program"),
     )

@@ -105,9 +105,10 @@ class Fitting(Answer):
     def lines(self) -> Lines:
         """Yield a table of the needs, and the largest mini-batches."""
         optimizer = f"optimizer {self.optimizer}" if self.optimizer else "without an optimizer's state"
-        yield f"{self.network}, {optimizer}; all times are modelled, and CUDA takes {format_size(CONTEXT)}"
+        yield f"{self.network}, {optimizer}; CUDA takes {format_size(CONTEXT)}"
         yield table(
             "device", "B>memory", ">batch", "B>peak", "B>floor", "ms>time ms", "ms>planned ms", "fits",
+            "costs",
             rows=({**vars(row), "fits": _name_fit(row)} for row in self.rows),
         )  # fmt: skip
         if self.largest is not None:

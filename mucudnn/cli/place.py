@@ -21,7 +21,7 @@ HELP = "place a network's operations on several devices"
 DESCRIPTION = (
     "Decides on which of several equal devices each operation of a training step runs, and in which order, "
     "so that the step ends early. Shows what model parallelism gains on this network before anybody builds "
-    "it. Costs are modelled by the roofline of a device."
+    "it. Costs are modelled by the roofline of a device, calibrated where its times were recorded."
 )
 EXAMPLES = (
     "mucudnn parallel place googlenet --device titanx --bandwidth 150GiB",
@@ -53,6 +53,7 @@ class Placed(Answer):
 
     network: str
     device: str
+    costs: str
     bandwidth: int
     one_device_ms: float
     time_ms: float
@@ -68,7 +69,7 @@ class Placed(Answer):
         operations = f"{len(self.operations)} operations with their backward passes"
         yield f"{self.network}: {operations} on {count} devices"
         yield (
-            f"on {self.device}, modelled ({find_device(self.device).source}); link "
+            f"on {self.device}, {self.costs} ({find_device(self.device).source}); link "
             f"{format_size(self.bandwidth)}/s, given, and {_LATENCY_MS} ms"
         )
         yield ""
@@ -98,7 +99,7 @@ def run(arguments: argparse.Namespace) -> Answer:
         for name, step, on, start in columns
     ]
     return Placed(
-        arguments.network, device.name, arguments.bandwidth, result.one_device_ms,
+        arguments.network, device.name, costs.summary, arguments.bandwidth, result.one_device_ms,
         placement.time_ms, placement.bound_ms, result.speedup, placement.is_proven,
         [_summarize(number, operations, placement.time_ms) for number in range(devices)], operations,
     )  # fmt: skip

@@ -1,15 +1,21 @@
 """Modelled costs: the roofline of a named device, for planning without that device.
 
 A matrix product reaches half of the peak. Every other operation takes the time to read and write its tensors.
-Use these figures to compare plans, not to predict the time of a training step.
+Where times of the device were recorded, they correct those of its 2-D convolutions (`calibration.json`). Use
+these figures to compare plans, not to predict the time of a training step.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
+from mucudnn._native import Problem
+from mucudnn.codec import convert, parse_json
 from mucudnn.errors import UsageError, shown, suggestion
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import usable_sizes
@@ -33,6 +39,7 @@ class ModelledDevice:
     - `bandwidth`: of the device's memory. `link`: of one direction between device and host.
     - `memory`: bytes of the device. `context`: those of them that PyTorch takes before the first tensor, for
       the CUDA context, loaded libraries and cuBLAS's workspaces.
+    - `recorded_as`: the device's name in `calibration.json`, or "" if no times of it were recorded.
     """
 
     name: str
@@ -42,6 +49,7 @@ class ModelledDevice:
     link: float
     memory: int
     source: str
+    recorded_as: str = ""
     context: int = CONTEXT
 
     def peak(self, data_type: str) -> float:
@@ -52,6 +60,24 @@ class ModelledDevice:
         """Return the link to the host, with `bandwidth` instead of the device's own in each direction."""
         each = self.link if bandwidth is None else bandwidth
         return Link(each, each)
+
+    def factors(self, problem: Problem) -> Mapping[str, float]:
+        """Return the recorded over the modelled time of algorithms, for a problem like the recorded ones."""
+        if not self.recorded_as or problem.dims != 2 or problem.groups > 1:
+            return {}
+        return _calibration()[self.recorded_as].get(f"{problem.data_type} {problem.layout}", {})
+
+    def name_costs(self, kernels: Iterable[Kernel]) -> str:
+        """Return where the modelled times of kernels come from, for people."""
+        is_calibrated = any(self.factors(kernel.problem) for kernel in kernels)
+        return f"calibrated on records of {self.recorded_as}" if is_calibrated else "modelled"
+
+
+@cache
+def _calibration() -> dict[str, dict[str, dict[str, float]]]:
+    """Return the factors that `bench/suites/recorded/models.py` finds, by device, form and algorithm."""
+    text = Path(__file__).with_name("calibration.json").read_text("utf-8")
+    return convert(parse_json(text)["factors"], dict[str, dict[str, dict[str, float]]])
 
 
 _GIB = 2**30
@@ -97,6 +123,43 @@ DEVICES = {
             "an eighth of NVIDIA's data sheet of the HGX B200, without sparsity; PCIe 5 x16 at about 86 % of "
             "64 GB/s; as hmc-tech.com/gpu/nvidia-b200-vs-nvidia-gb200 lists them, but for the memory",
         ),
+        ModelledDevice(
+            "k80", 4.37e12, {}, 240e9, 12.8e9, 12 * _GIB,
+            "one of the two GPUs of NVIDIA's data sheet of the Tesla K80, with boost; PCIe 3, 12.8 GB/s",
+            "Tesla K80",
+        ),
+        ModelledDevice(
+            "m60", 4.825e12, {}, 160.4e9, 12.8e9, 8 * _GIB,
+            "one of the two GPUs of the Tesla M60, as fpsbench.com/compare/gpu/nvidia-tesla-m60-vs-nvidia-"
+            "tesla-t4 lists it; PCIe 3, 12.8 GB/s",
+            "Tesla M60",
+        ),
+        ModelledDevice(
+            "titanxp", 12.15e12, {}, 547.7e9, 12.8e9, 12 * _GIB,
+            "NVIDIA's page of the TITAN Xp: 3840 cores at 1582 MHz; PCIe 3, 12.8 GB/s",
+            "TITAN Xp",
+        ),
+        ModelledDevice(
+            "titanv", 14.9e12, {"f16": 110e12}, 652.8e9, 12.8e9, 12 * _GIB,
+            "NVIDIA's page of the TITAN V: 5120 cores at 1455 MHz; PCIe 3, 12.8 GB/s",
+            "TITAN V",
+        ),
+        ModelledDevice(
+            "v100", 15.7e12, {"f16": 125e12}, 900e9, 12.8e9, 16 * _GIB,
+            "NVIDIA's data sheet of the Tesla V100 SXM2 with 16 GB; PCIe 3, 12.8 GB/s",
+            "Tesla V100-SXM2-16GB",
+        ),
+        ModelledDevice(
+            "t4", 8.1e12, {"f16": 65e12}, 320e9, 12.8e9, 16 * _GIB,
+            "NVIDIA's data sheet of the Tesla T4; PCIe 3, 12.8 GB/s",
+            "Tesla T4",
+        ),
+        ModelledDevice(
+            "rtx6000", 16.3e12, {"f16": 130.5e12}, 672e9, 12.8e9, 24 * _GIB,
+            "NVIDIA's data sheet of the Quadro RTX 6000, its bandwidth as sysrqmts.com lists it; PCIe 3, "
+            "12.8 GB/s",
+            "Quadro RTX 6000",
+        ),
     )
 }  # fmt: skip
 
@@ -118,7 +181,7 @@ def device_like(gpu: str) -> ModelledDevice:
 def modelled_configurations(device: ModelledDevice, kernel: Kernel, policy: str) -> tuple[Configuration, ...]:
     """Return a kernel's desirable set at the micro-batch sizes of a policy."""
     sizes = usable_sizes(policy, kernel)
-    measured = [part for size in sizes for part in _algorithms(device, kernel, size)]
+    measured = [part for size in sizes for part in modelled_algorithms(device, kernel, size)]
     return tuple(desirable_set(measured, kernel.mini_batch))
 
 
@@ -128,10 +191,12 @@ def modelled_ms(device: ModelledDevice, flops: int, traffic: int, data_type: str
     return max(products, traffic / device.bandwidth) * 1e3
 
 
-def _algorithms(device: ModelledDevice, kernel: Kernel, size: int) -> list[MicroConfiguration]:
-    """Return the modelled algorithms at a micro-batch size.
+def modelled_algorithms(device: ModelledDevice, kernel: Kernel, size: int) -> list[MicroConfiguration]:
+    """Return the modelled algorithms at a micro-batch size, calibrated where times were recorded.
 
-    - implicit GEMM, which needs no workspace;
+    Only forward passes were recorded; their factors hold for all passes.
+
+    - implicit GEMM, which needs no workspace, and the one that computes the offsets into the input before;
     - for a 3x3 filter with stride 1: fused Winograd F(2x2, 3x3), and non-fused Winograd F(4x4, 3x3), whose
       workspace holds all transformed tensors;
     - on tensor cores: a product that copies input and result to channels-last, unless they have that layout.
@@ -144,19 +209,26 @@ def _algorithms(device: ModelledDevice, kernel: Kernel, size: int) -> list[Micro
     flops = 2 * problem.y_elements * (problem.in_channels // problem.groups) * math.prod(problem.kernel)
     traffic = (x + y + w) / device.bandwidth * 1e3
     gemm = flops / (EFFICIENCY * device.flops) * 1e3
-    algorithms = [MicroConfiguration(size, "IMPLICIT_GEMM", max(gemm, traffic), 0)]
+    algorithms = [
+        ("IMPLICIT_GEMM", max(gemm, traffic), 0),
+        ("IMPLICIT_PRECOMP_GEMM", max(gemm, traffic), 6 * math.prod(problem.output)),
+    ]
     is_winograd = all(n == 3 for n in problem.kernel) and problem.dims == 2 and problem.groups == 1
     if is_winograd and not is_strict and all(n == 1 for n in (*problem.stride, *problem.dilation)):
         transforms = int(2.25 * (x + y) + 4 * w)
         moved = (x + y + w + 2 * transforms) / device.bandwidth * 1e3
         algorithms += [
-            MicroConfiguration(size, "WINOGRAD", max(gemm / 1.5, traffic), 16 * w // 9),
-            MicroConfiguration(size, "WINOGRAD_NONFUSED", gemm / 4 + moved, transforms),
+            ("WINOGRAD", max(gemm / 1.5, traffic), 16 * w // 9),
+            ("WINOGRAD_NONFUSED", gemm / 4 + moved, transforms),
         ]
     peak = device.tensor_flops.get(problem.data_type)
     if peak is not None and not (is_strict and problem.data_type == "f32"):
         copies = 0 if problem.layout == "nhwc" else x + y
         product = flops / (EFFICIENCY * peak) * 1e3
         moved = 2 * copies / device.bandwidth * 1e3
-        algorithms.append(MicroConfiguration(size, "TENSOR_CORES", max(product, traffic) + moved, copies))
-    return algorithms
+        algorithms.append(("TENSOR_CORES", max(product, traffic) + moved, copies))
+    factors = device.factors(problem)
+    return [
+        MicroConfiguration(size, name, factors.get(name, 1.0) * ms, workspace)
+        for name, ms, workspace in algorithms
+    ]

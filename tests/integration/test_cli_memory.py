@@ -26,6 +26,15 @@ def test_the_table_has_the_figures_and_the_tensors(capsys: Capture) -> None:
     assert re.search(r"offload: \d+ of 13 saved tensors", text)
 
 
+def test_the_table_says_whether_recorded_times_calibrated_the_model(capsys: Capture) -> None:
+    t4 = ["memory", "alexnet", "--batch", "32", "--device", "t4"]
+    calibrated = "calibrated on records of Tesla T4"
+    assert f"(kernels {calibrated}, steps modelled, " in output_of(capsys, [*t4, "--memory", "840MiB"])
+    assert f" {calibrated}" in output_of(capsys, t4)
+    assert calibrated not in output_of(capsys, [*t4, "--dtype", "f16"]), "NCHW was recorded in f32 alone"
+    assert f"on t4, {calibrated} (" in output_of(capsys, ["parallel", "place", *t4[1:]])
+
+
 def test_the_table_says_how_near_the_plan_is_to_the_best(capsys: Capture) -> None:
     text = output_of(capsys, [*ALEXNET, "--memory", "840MiB"])
     less, least = re.search(r"within ([\d.]+)% of .* at least ([\d.]+) ms", text).groups()  # type: ignore[union-attr]
@@ -159,8 +168,8 @@ def test_adafactor_takes_less_than_adam(capsys: Capture) -> None:
 
 def test_devices_are_compared_for_a_batch(capsys: Capture) -> None:
     text = output_of(capsys, ["memory", "alexnet", "--batch", "4000", "--list-devices"])
-    assert re.search(r"titanx +12 GiB .*(with a plan|no) *\n", text)
-    assert re.search(r"h200 +131 GiB .*yes *\n", text)
+    assert re.search(r"titanx +12 GiB .*(with a plan|no) +modelled\n", text)
+    assert re.search(r"h200 +131 GiB .*yes +modelled\n", text)
 
 
 def test_flags_of_a_plan_need_the_memory(capsys: Capture) -> None:

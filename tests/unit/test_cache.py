@@ -36,6 +36,10 @@ def measurement(
     return Measurement(size, "ALGORITHM", status, 100, "deterministic", time, time, None, busy_tries)
 
 
+def merge(cache: Cache, measured: Measurement, at: str = "2026-01-01T00:00:00+00:00") -> None:
+    cache.merge([(MEASUREMENT, MEASUREMENT.row(HERE, KERNEL, vars(measured), measured_at=at))])
+
+
 def connection_of(cache: Cache) -> sqlite3.Connection:
     assert cache._connection is not None
     return cache._connection
@@ -76,8 +80,7 @@ def test_a_later_time_of_a_race_is_taken_in_where_no_time_of_many_runs_is(path: 
         newer_race, newer = replace(raced, time_ms=3.5), replace(exact, time_ms=1.0)
         steps = [(raced, raced), (newer_race, newer_race), (exact, exact), (raced, exact), (newer, newer)]
         for hour, (taken, kept) in enumerate(steps):
-            row = MEASUREMENT.row(HERE, KERNEL, vars(taken), measured_at=f"2026-01-01T0{hour}:00:00+00:00")
-            cache.merge([(MEASUREMENT, row)])
+            merge(cache, taken, f"2026-01-01T0{hour}:00:00+00:00")
             assert cache.measurements(HERE, KERNEL) == [kept]
 
 
@@ -97,29 +100,17 @@ def test_an_undisturbed_measurement_replaces_a_disturbed_one_and_never_the_rever
 def test_a_disturbed_measurement_is_due_after_a_time_that_doubles(tries: int, path: Path) -> None:
     row, pause = measurement(busy_tries=tries), timedelta(minutes=2**tries)
     for age, kept in ((pause - timedelta(seconds=30), [row]), (pause, [])):
-        measured_at = (datetime.now(UTC) - age).isoformat()
         with Cache.in_memory(path) as cache:
-            cache.merge([(MEASUREMENT, MEASUREMENT.row(HERE, KERNEL, vars(row), measured_at=measured_at))])
+            merge(cache, row, (datetime.now(UTC) - age).isoformat())
             assert cache.measurements(HERE, KERNEL) == [row]
             assert cache.measurements(HERE, KERNEL, due=False) == kept
-
-
-def test_a_disturbed_measurement_is_due_however_slow_it_looks(path: Path) -> None:
-    fastest = replace(measurement(time=1.0), algorithm="FASTEST")
-    disturbed = replace(measurement(time=30.0, busy_tries=1), algorithm="DISTURBED")
-    old = "2026-01-01T00:00:00+00:00"
-    with Cache.open(path) as cache:
-        for row in (fastest, disturbed):
-            cache.merge([(MEASUREMENT, MEASUREMENT.row(HERE, KERNEL, vars(row), measured_at=old))])
-        assert cache.measurements(HERE, KERNEL, due=False) == [fastest]
 
 
 def test_a_process_that_measures_again_does_not_see_earlier_rows(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old = "2026-01-01T00:00:00+00:00"
     with Cache.open(path) as cache:
-        cache.merge([(MEASUREMENT, MEASUREMENT.row(HERE, KERNEL, vars(measurement()), measured_at=old))])
+        merge(cache, measurement())
     monkeypatch.setenv("MUCUDNN_REMEASURE", "1")
     with Cache.open(path) as cache:
         assert cache.measurements(HERE, KERNEL) == []
@@ -323,19 +314,6 @@ def test_where_the_file_fails_the_work_goes_on_in_memory_after_one_line(path: Pa
     assert message.startswith(f"Warning: the cache {path} cannot be used: database or disk is full; what is")
     with Cache.read_only(path) as cache:
         assert 1 <= len(cache.measurements(HERE, KERNEL)) < 199
-
-
-def test_rows_are_removed_by_age_or_machine(path: Path) -> None:
-    other = Machine("host", "another device", HERE.library, 1)
-    with Cache.open(path) as cache:
-        for machine in (HERE, other):
-            cache.add(machine, KERNEL, measurement())
-            cache.add_comparison(machine, KERNEL, None, HALVES, Comparison(*[1.0] * 4))
-        assert cache.remove("device", "=", other.device) == 2
-        assert cache.machines() == [HERE]
-        assert cache.remove("measured_at", "<", "2020-01-01") == 0
-        assert cache.remove("measured_at", "<", "9999-01-01") == 2
-        assert list(cache.rows()) == []
 
 
 def test_a_damaged_cache_is_set_aside_whole_after_one_message(path: Path) -> None:

@@ -42,7 +42,8 @@ def test_times_on_a_gpu_are_those_of_the_roofline_in_the_order_of_the_heuristics
         ("NVIDIA GeForce RTX 4090", "rtx4090"),
         ("NVIDIA GH200 480GB", "gh200"),
         ("NVIDIA H100 80GB HBM3", "h100"),
-        ("Tesla T4", "h200"),
+        ("Tesla T4", "t4"),
+        ("Tesla P4", "h200"),
     ],
 )
 def test_a_gpu_has_the_rates_of_the_device_that_its_name_contains(gpu: str, name: str) -> None:

@@ -1,15 +1,18 @@
 """A network and its costs become a training step in numbers, and the step a memory plan."""
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from random_cases import examples
 
-from mucudnn._native import Problem
+from bench.lib.record import RESULTS, read
+from mucudnn._native import Problem, parse_descriptor
 from mucudnn.errors import NothingFitsError, UsageError
-from mucudnn.measuring.modelled_device import find_device, modelled_configurations
+from mucudnn.measuring import modelled_device
+from mucudnn.measuring.modelled_device import find_device, modelled_algorithms, modelled_configurations
 from mucudnn.plans.memory.costs import model_costs
 from mucudnn.plans.memory.planning import MemoryOptions, limit_workspace, plan_network
 from mucudnn.plans.memory.training_step import count_resident, count_work
@@ -96,6 +99,30 @@ class TestModelledDevices:
             fastest = modelled_configurations(device, kernel, "undivided")[-1]
             assert fastest.parts[0].algorithm == "TENSOR_CORES"
             assert (fastest.workspace == 0) is is_free
+
+    def test_the_factors_are_those_that_lower_the_error_on_the_records_second_half(self) -> None:
+        factors: dict[str, dict[str, dict[str, float]]] = {}
+        for _, record in read(RESULTS / "recorded.jsonl"):
+            if record.details.get("error with it", inf) < (record.value or 0.0):
+                gpu, form, algorithm = record.case.split("; ")
+                factors.setdefault(gpu, {}).setdefault(form, {})[algorithm] = record.details["factor"]
+        assert factors == modelled_device._calibration()
+
+    @pytest.mark.parametrize(
+        ("text", "is_recorded"),
+        [("", True), ("f16:", False), ("f16:nhwc:", True), ("g64", False)],
+    )
+    def test_only_plain_convolutions_in_a_recorded_form_are_calibrated(
+        self, text: str, is_recorded: bool
+    ) -> None:
+        problem = parse_descriptor(f"{text}mb8_ic64ih56_oc64_kh3_ph1")[0]
+        kernel, device = Kernel(problem, "backward_data"), find_device("t4")
+        plain = modelled_algorithms(replace(device, recorded_as=""), kernel, 8)
+        factors = device.factors(problem)
+        assert bool(factors) is is_recorded
+        assert modelled_algorithms(device, kernel, 8) == [
+            replace(part, time_ms=factors.get(part.algorithm, 1.0) * part.time_ms) for part in plain
+        ]
 
     def test_an_unknown_device_gets_the_nearest(self) -> None:
         with pytest.raises(UsageError, match="'titan' is not a modelled device: did you mean titanx"):

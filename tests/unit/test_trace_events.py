@@ -319,12 +319,6 @@ def test_in_a_collective_ranks_wait_for_the_last_one(tmp_path: Path) -> None:
     assert [remedy.change for remedy in remedies(ranks)] == ["rank 1 on time", "rank 2 on time"]
 
 
-def test_punctual_ranks_do_not_wait_in_collectives(tmp_path: Path) -> None:
-    ranks = late(tmp_path, [[0, 30], [0, 30]])
-    assert late_ranks(ranks) == []
-    assert all(rank.ms["wait"] == 0 for rank in ranks)
-
-
 def test_collectives_that_only_some_ranks_run_are_not_matched(tmp_path: Path) -> None:
     first = write(
         tmp_path / "0.json", *[event("gloo:all_reduce", "user_annotation", 10 * i, 5) for i in (0, 1)]

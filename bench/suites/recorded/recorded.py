@@ -9,24 +9,26 @@ from __future__ import annotations
 import argparse
 import statistics
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from bench.lib.answers import short, table
 from bench.lib.record import RESULTS, Record
-from mucudnn._native import parse_descriptor
+from bench.suites.recorded import models
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.recorded import find_format, recorded_rows
 from mucudnn.costs.table import CostTable
 from mucudnn.input import read_packed
-from mucudnn.plans.decide import Decision, Limits, decide
+from mucudnn.plans.decide import Limits, decide
 from mucudnn.plans.result import total
 from mucudnn.problems.kernels import Kernel
+from mucudnn.problems.sources import Flags, read_kernels
 from mucudnn.solver import Configuration
 
 FILE = RESULTS / "recorded" / "dlperf.csv.xz"
-MIB = 2**20
+MIB, POLICY = 2**20, "power_of_two"
 SIZES = (128, 256)
 FORMS = (("f32", "nchw"), ("f16", "nchw"), ("f16", "nhwc"))
 LIMITS = {
@@ -42,14 +44,7 @@ HEAD = ("GPU, cuDNN", "form", "N", "workspace", "undivided ms", "divided ms", WH
 LEAST_HEAD = ("GPU, cuDNN", "form", "N", "undivided, MiB a layer", "divided, MiB a layer")
 SPLIT_HEAD = ("N", "workspace", *SPLIT)
 V100 = "Tesla V100-SXM2-16GB"
-# (channels, image, filters, taps, padding, stride)
-LAYERS_OF_RESNET50 = (
-    (3, 224, 64, 7, 3, 2), (64, 56, 64, 1, 0, 1), (64, 56, 64, 3, 1, 1), (64, 56, 256, 1, 0, 1),
-    (256, 56, 64, 1, 0, 1), (256, 56, 128, 1, 0, 2), (256, 56, 512, 1, 0, 2), (128, 28, 128, 3, 1, 1),
-    (128, 28, 512, 1, 0, 1), (512, 28, 128, 1, 0, 1), (512, 28, 256, 1, 0, 2), (512, 28, 1024, 1, 0, 2),
-    (256, 14, 256, 3, 1, 1), (256, 14, 1024, 1, 0, 1), (1024, 14, 256, 1, 0, 1), (1024, 14, 512, 1, 0, 2),
-    (1024, 14, 2048, 1, 0, 2), (512, 7, 512, 3, 1, 1), (512, 7, 2048, 1, 0, 1), (2048, 7, 512, 1, 0, 1),
-)  # fmt: skip
+LAYERS_OF_RESNET50 = str(Path(__file__).with_name("resnet50.txt"))
 
 
 def measure(options: argparse.Namespace) -> Iterator[Record]:
@@ -58,7 +53,8 @@ def measure(options: argparse.Namespace) -> Iterator[Record]:
         text = read_packed(FILE).decode()
         found = find_format(FILE, text)
         assert found is not None
-        cache.merge(recorded_rows(found, text, FILE))
+        rows = recorded_rows(found, text, FILE)
+        cache.merge(rows)
         machines = {f"{m.device.removeprefix('recorded ')}, {m.library}": m for m in cache.machines()}
         by_name = {
             f"{name}; {type_} {layout}; {n}": costs
@@ -75,15 +71,12 @@ def measure(options: argparse.Namespace) -> Iterator[Record]:
     for n in SIZES:
         first, second = (by_name[f"{V100}, cuDNN 7.6.{version}; f32 nchw; {n}"] for version in (3, 4))
         yield from split(n, join(first, small[n]), second)
+    yield from models.compare_models(rows)
 
 
 def kernels(type_: str, layout: str, n: int) -> list[Kernel]:
     """Return the forward kernels of ResNet-50, each once."""
-    texts = (
-        f"mb{n}_ic{c}ih{image}_oc{k}_kh{taps}_ph{padding}_sh{stride}"
-        for c, image, k, taps, padding, stride in LAYERS_OF_RESNET50
-    )
-    return [Kernel(parse_descriptor(f"{type_}:{layout}:{text}")[0], "forward") for text in texts]
+    return read_kernels(LAYERS_OF_RESNET50, Flags(n, type_, layout), ["forward"])
 
 
 def join(costs: CostTable, other: CostTable) -> CostTable:
@@ -97,15 +90,10 @@ def is_whole(costs: CostTable) -> bool:
     return all(any(row.micro_batch == k.mini_batch for row in rows) for k, rows in costs.measurements.items())
 
 
-def choose(costs: CostTable, limits: Limits) -> list[Decision]:
-    """Return the choices within limits."""
-    return decide(costs, "power_of_two", limits)
-
-
 def compare(name: str, costs: CostTable) -> Iterator[Record]:
     """Yield the times within each limit, and the speedups of the layers."""
     for limit, limits in LIMITS.items():
-        case, decisions = f"{name}; {limit}", choose(costs, limits)
+        case, decisions = f"{name}; {limit}", decide(costs, POLICY, limits)
         sums = total(decisions)
         speedups = [d.undivided.time_ms / d.divided.time_ms for d in decisions if d.undivided]
         yield Record("recorded", case, UNDIVIDED, sums.undivided_ms, "ms")
@@ -117,13 +105,12 @@ def compare(name: str, costs: CostTable) -> Iterator[Record]:
 
 def least_limits(name: str, costs: CostTable) -> Iterator[Record]:
     """Yield the least limits of a layer, without and with division, within which the sums are CLOSE."""
-    enough = CLOSE * (total(choose(costs, Limits())).undivided_ms or 0.0)
+    enough = CLOSE * (total(decide(costs, POLICY, Limits())).undivided_ms or 0.0)
     limits = sorted({row.workspace for rows in costs.measurements.values() for row in rows})
     for metric in (UNDIVIDED, DIVIDED):
 
         def is_enough(limit: int, metric: str = metric) -> bool:
-            sums = total(choose(costs, Limits(limit)))
-            ms = sums.undivided_ms if metric == UNDIVIDED else sums.divided_ms
+            ms: float | None = getattr(total(decide(costs, POLICY, Limits(limit))), f"{metric}_ms")
             return ms is not None and ms <= enough
 
         least = limits[bisect_left(limits, True, key=is_enough)]
@@ -134,7 +121,7 @@ def split(n: int, first: CostTable, second: CostTable) -> Iterator[Record]:
     """Yield the times of the second table's rows: chosen by itself, and chosen by the first table."""
     for limit, limits in LIMITS.items():
         for chooser, costs in (("itself", second), ("cuDNN 7.6.3", first)):
-            decisions = choose(costs, limits)
+            decisions = decide(costs, POLICY, limits)
             for metric in (UNDIVIDED, DIVIDED):
                 ms = sum_of(second, [getattr(decision, metric) for decision in decisions])
                 yield Record("split", f"{n}; {limit}", f"{metric}, chosen by {chooser}", ms, "ms")
@@ -153,18 +140,21 @@ def sum_of(costs: CostTable, chosen: Iterable[Configuration]) -> float:
 
 def tables(records: Sequence[Record]) -> list[str]:
     """Return the tables of all figures."""
-    values: dict[str, dict[str, dict[str, float]]] = {"recorded": {}, "split": {}}
-    for record in records:
-        values[record.bench].setdefault(record.case, {})[record.metric] = record.value or 0.0
     lines = []
     for head, bench, columns in (
         (HEAD, "recorded", (UNDIVIDED, DIVIDED, WHOLE, LAYERS, BEST)),
         (LEAST_HEAD, "recorded", (f"least limit, {UNDIVIDED}", f"least limit, {DIVIDED}")),
         (SPLIT_HEAD, "split", SPLIT),
+        (models.HEAD, "models", models.COLUMNS),
     ):
+        cases: dict[str, dict[str, str]] = defaultdict(dict)
+        for record in records:
+            if record.bench == bench:
+                figures = {record.metric: record.value, **record.details}
+                cases[record.case] |= {name: short(figure or 0.0) for name, figure in figures.items()}
         rows = (
-            (*case.split("; "), *(short(own[column]) for column in columns))
-            for case, own in values[bench].items()
+            (*case.split("; "), *(own.get(column, "") for column in columns))
+            for case, own in cases.items()
             if columns[0] in own
         )
         lines += [*table(head, rows), ""]

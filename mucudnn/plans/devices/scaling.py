@@ -10,7 +10,7 @@ from mucudnn.input import read_text
 from mucudnn.solver.devices.projection import DataParallel
 
 COLUMNS = ("devices", "step_ms", "epochs")
-SOURCES = ("measured", "modelled", "given")
+SOURCES = ("measured", "calibrated", "modelled", "given")
 _LONGEST = 2**20  # bytes of a table
 
 
@@ -25,8 +25,8 @@ class ScalingRow:
 def read_scaling(path: Path) -> list[ScalingRow]:
     """Return the rows of a table, the fewest devices first.
 
-    The first line names the columns: devices, step_ms, epochs, and optionally source (measured, modelled or
-    given; by default given). Raises MucudnnError with the file and line that cannot be read.
+    The first line names the columns: devices, step_ms, epochs, and optionally source, by default given.
+    Raises MucudnnError with the file and line that cannot be read.
     """
     try:
         text = read_text(path, "utf-8-sig", most=_LONGEST)

@@ -24,6 +24,7 @@ class FitRow:
     """The memory that a mini-batch needs on a device.
 
     `planned_ms` is None if no plan makes it fit, and for an inference that only divided convolutions fit.
+    `costs` says where the times of the convolutions come from.
     """
 
     device: str
@@ -33,6 +34,7 @@ class FitRow:
     floor: int
     time_ms: float
     planned_ms: float | None
+    costs: str
     parts: dict[str, int]
 
 
@@ -64,7 +66,8 @@ class NetworkFits:
         network, fit = self._find(batch)
         device = self._device
         size = next((t.shape[0] for t in network.tensors if t.kind == "input" and t.shape), 0)
-        unlimited_ms = count_work(network, model_costs(network, device, divide=False)).unlimited_ms
+        costs = model_costs(network, device, divide=False)
+        unlimited_ms = count_work(network, costs).unlimited_ms
         planned_ms = unlimited_ms if fit.fits else None
         if not fit.fits and fit.fits_with_plan and network.turn < len(network.steps):
             left = device.memory - self._count_optimizer(network).state - device.context
@@ -76,8 +79,9 @@ class NetworkFits:
             except NothingFitsError:
                 planned_ms = None
         return FitRow(
-            device.name, device.memory, size, fit.peak, fit.floor, unlimited_ms, planned_ms, dict(fit.parts)
-        )
+            device.name, device.memory, size, fit.peak, fit.floor, unlimited_ms, planned_ms, costs.summary,
+            dict(fit.parts),
+        )  # fmt: skip
 
     def _count_optimizer(self, network: Network) -> Update:
         trained = [tensor for tensor in network.tensors if tensor.kind == "gradient"]

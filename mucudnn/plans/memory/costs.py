@@ -39,7 +39,7 @@ def model_costs(
         lambda flops, traffic, data_type: modelled_ms(device, flops, traffic, data_type),
         device.link_of(bandwidth),
         {
-            "kernels": "modelled",
+            "kernels": device.name_costs(kernels),
             "steps": "modelled",
             "link": "modelled" if bandwidth is None else "given",
             "device": device.source,
@@ -82,18 +82,14 @@ def measure_costs(
         if promise.batch_invariant and kernel.pass_ != "backward_filter":
             desirable[kernel] = (_timed(invariant_choice(bench, kernel, limit), rows),)
     modelled = model_costs(network, device, divide=False)
+    source = modelled.summary if is_fixed else "measured"
     return replace(
         modelled,
         device=bench.engine.device,
         kernels=desirable,
         undivided=undivided,
         link=link,
-        sources={
-            "kernels": "modelled" if is_fixed else "measured",
-            "steps": "modelled",
-            "link": link_source,
-            "device": device.source,
-        },
+        sources=modelled.sources | {"kernels": source, "link": link_source},
     )
 
 

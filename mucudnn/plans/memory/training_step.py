@@ -23,7 +23,8 @@ class Costs:
 
     - `kernels`: each kernel's desirable set, and its fastest undivided configuration.
     - `step_ms`: the time of all other work.
-    - `sources`: "measured" or "modelled" for the kernels, the steps and the link.
+    - `sources`: where the times of the kernels, the steps and the link come from, such as "measured",
+      "modelled", or "calibrated on records of" a GPU.
     """
 
     device: str
@@ -35,7 +36,7 @@ class Costs:
 
     @property
     def summary(self) -> str:
-        """Return "measured" if the kernels were measured, else "modelled"; `sources` has the rest."""
+        """Return where the times of the kernels come from; `sources` has the rest."""
         return self.sources.get("kernels", "modelled")
 
 
