@@ -1,8 +1,8 @@
 """Modelled costs: the roofline of a named device, for planning without that device.
 
 A matrix product reaches half of the peak. Every other operation takes the time to read and write its tensors.
-Where times of the device were recorded, they correct those of its 2-D convolutions (`calibration.json`). Use
-these figures to compare plans, not to predict the time of a training step.
+Where times of the device were recorded, they correct those of its 2-D convolutions. Use these figures to
+compare plans, not to predict the time of a training step. `modelled_devices.json` lists the devices.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mucudnn._native import Problem
@@ -39,7 +38,8 @@ class ModelledDevice:
     - `bandwidth`: of the device's memory. `link`: of one direction between device and host.
     - `memory`: bytes of the device. `context`: those of them that PyTorch takes before the first tensor, for
       the CUDA context, loaded libraries and cuBLAS's workspaces.
-    - `recorded_as`: the device's name in `calibration.json`, or "" if no times of it were recorded.
+    - `recorded`: the recorded over the modelled time by form ("f32 nchw") and algorithm, if times of the
+      device were recorded; `recorded_as` names it there.
     """
 
     name: str
@@ -50,6 +50,7 @@ class ModelledDevice:
     memory: int
     source: str
     recorded_as: str = ""
+    recorded: dict[str, dict[str, float]] = field(default_factory=dict)
     context: int = CONTEXT
 
     def peak(self, data_type: str) -> float:
@@ -63,9 +64,8 @@ class ModelledDevice:
 
     def factors(self, problem: Problem) -> Mapping[str, float]:
         """Return the recorded over the modelled time of algorithms, for a problem like the recorded ones."""
-        if not self.recorded_as or problem.dims != 2 or problem.groups > 1:
-            return {}
-        return _calibration()[self.recorded_as].get(f"{problem.data_type} {problem.layout}", {})
+        is_plain = problem.dims == 2 and problem.groups == 1
+        return self.recorded.get(f"{problem.data_type} {problem.layout}" if is_plain else "", {})
 
     def name_costs(self, kernels: Iterable[Kernel]) -> str:
         """Return where the modelled times of kernels come from, for people."""
@@ -73,95 +73,8 @@ class ModelledDevice:
         return f"calibrated on records of {self.recorded_as}" if is_calibrated else "modelled"
 
 
-@cache
-def _calibration() -> dict[str, dict[str, dict[str, float]]]:
-    """Return the factors that `bench/suites/recorded/models.py` finds, by device, form and algorithm."""
-    text = Path(__file__).with_name("calibration.json").read_text("utf-8")
-    return convert(parse_json(text)["factors"], dict[str, dict[str, dict[str, float]]])
-
-
-_GIB = 2**30
-_HOPPER = {"f32": 494.7e12, "f16": 989.4e12, "bf16": 989.4e12}
-_AMPERE = {"f32": 156e12, "f16": 312e12, "bf16": 312e12}
-
-DEVICES = {
-    device.name: device
-    for device in (
-        ModelledDevice(
-            "titanx", 7e12, {}, 336e9, 12.8e9, 12 * _GIB,
-            "Titan X (Maxwell) as Rhu et al., vDNN, MICRO 2016, section IV, describe it: PCIe 3, 12.8 GB/s",
-        ),
-        ModelledDevice(
-            "rtx4090", 82.6e12, {"f32": 82.6e12, "f16": 165.2e12, "bf16": 165.2e12}, 1.008e12, 25e9,
-            24 * _GIB,
-            "NVIDIA's Ada GPU architecture white paper, RTX 4090, without sparsity, products summed in f32; "
-            "PCIe 4 x16 at about 80 % of 32 GB/s; as waredb.com/processor/nvidia-geforce-rtx-4090 lists them",
-        ),
-        ModelledDevice(
-            "l40s", 91.6e12, {"f32": 183e12, "f16": 362e12, "bf16": 362e12}, 864e9, 25e9, 48 * _GIB,
-            "NVIDIA's data sheet of the L40S, without sparsity; PCIe 4 x16 at about 80 % of 32 GB/s; as "
-            "mullet.se/product.html?product_id=355414 lists them",
-        ),
-        ModelledDevice(
-            "a100", 19.5e12, _AMPERE, 2.04e12, 25e9, 80 * _GIB,
-            "NVIDIA's data sheet of the A100 80 GB SXM; PCIe 4 x16 at about 80 % of 32 GB/s",
-        ),
-        ModelledDevice(
-            "h100", 66.9e12, _HOPPER, 3.35e12, 55e9, 80 * _GIB,
-            "NVIDIA's data sheet of the H100 SXM, without sparsity; PCIe 5 x16 at about 86 % of 64 GB/s",
-        ),
-        ModelledDevice(
-            "h200", 66.9e12, _HOPPER, 4.8e12, 55e9, 141 * 10**9,
-            "NVIDIA's data sheet of the H200 SXM, without sparsity; PCIe 5 x16 at about 86 % of 64 GB/s",
-        ),
-        ModelledDevice(
-            "gh200", 66.9e12, _HOPPER, 4.8e12, 450e9, 141 * 10**9,
-            "the GPU of the H200 with NVLink-C2C to the host, 450 GB/s in each direction",
-        ),
-        ModelledDevice(
-            "b200", 75e12, {"f32": 1.125e15, "f16": 2.25e15, "bf16": 2.25e15}, 7.7e12, 55e9, 180 * 10**9,
-            "an eighth of NVIDIA's data sheet of the HGX B200, without sparsity; PCIe 5 x16 at about 86 % of "
-            "64 GB/s; as hmc-tech.com/gpu/nvidia-b200-vs-nvidia-gb200 lists them, but for the memory",
-        ),
-        ModelledDevice(
-            "k80", 4.37e12, {}, 240e9, 12.8e9, 12 * _GIB,
-            "one of the two GPUs of NVIDIA's data sheet of the Tesla K80, with boost; PCIe 3, 12.8 GB/s",
-            "Tesla K80",
-        ),
-        ModelledDevice(
-            "m60", 4.825e12, {}, 160.4e9, 12.8e9, 8 * _GIB,
-            "one of the two GPUs of the Tesla M60, as fpsbench.com/compare/gpu/nvidia-tesla-m60-vs-nvidia-"
-            "tesla-t4 lists it; PCIe 3, 12.8 GB/s",
-            "Tesla M60",
-        ),
-        ModelledDevice(
-            "titanxp", 12.15e12, {}, 547.7e9, 12.8e9, 12 * _GIB,
-            "NVIDIA's page of the TITAN Xp: 3840 cores at 1582 MHz; PCIe 3, 12.8 GB/s",
-            "TITAN Xp",
-        ),
-        ModelledDevice(
-            "titanv", 14.9e12, {"f16": 110e12}, 652.8e9, 12.8e9, 12 * _GIB,
-            "NVIDIA's page of the TITAN V: 5120 cores at 1455 MHz; PCIe 3, 12.8 GB/s",
-            "TITAN V",
-        ),
-        ModelledDevice(
-            "v100", 15.7e12, {"f16": 125e12}, 900e9, 12.8e9, 16 * _GIB,
-            "NVIDIA's data sheet of the Tesla V100 SXM2 with 16 GB; PCIe 3, 12.8 GB/s",
-            "Tesla V100-SXM2-16GB",
-        ),
-        ModelledDevice(
-            "t4", 8.1e12, {"f16": 65e12}, 320e9, 12.8e9, 16 * _GIB,
-            "NVIDIA's data sheet of the Tesla T4; PCIe 3, 12.8 GB/s",
-            "Tesla T4",
-        ),
-        ModelledDevice(
-            "rtx6000", 16.3e12, {"f16": 130.5e12}, 672e9, 12.8e9, 24 * _GIB,
-            "NVIDIA's data sheet of the Quadro RTX 6000, its bandwidth as sysrqmts.com lists it; PCIe 3, "
-            "12.8 GB/s",
-            "Quadro RTX 6000",
-        ),
-    )
-}  # fmt: skip
+_LISTED = parse_json(Path(__file__).with_name("modelled_devices.json").read_text("utf-8"))
+DEVICES = {device.name: device for device in convert(_LISTED["devices"], list[ModelledDevice])}
 
 
 def find_device(name: str) -> ModelledDevice:

@@ -11,8 +11,12 @@ from random_cases import examples
 from bench.lib.record import RESULTS, read
 from mucudnn._native import Problem, parse_descriptor
 from mucudnn.errors import NothingFitsError, UsageError
-from mucudnn.measuring import modelled_device
-from mucudnn.measuring.modelled_device import find_device, modelled_algorithms, modelled_configurations
+from mucudnn.measuring.modelled_device import (
+    DEVICES,
+    find_device,
+    modelled_algorithms,
+    modelled_configurations,
+)
 from mucudnn.plans.memory.costs import model_costs
 from mucudnn.plans.memory.planning import MemoryOptions, limit_workspace, plan_network
 from mucudnn.plans.memory.training_step import count_resident, count_work
@@ -106,7 +110,7 @@ class TestModelledDevices:
             if record.details.get("error with it", inf) < (record.value or 0.0):
                 gpu, form, algorithm = record.case.split("; ")
                 factors.setdefault(gpu, {}).setdefault(form, {})[algorithm] = record.details["factor"]
-        assert factors == modelled_device._calibration()
+        assert factors == {d.recorded_as: d.recorded for d in DEVICES.values() if d.recorded}
 
     @pytest.mark.parametrize(
         ("text", "is_recorded"),
@@ -117,7 +121,7 @@ class TestModelledDevices:
     ) -> None:
         problem = parse_descriptor(f"{text}mb8_ic64ih56_oc64_kh3_ph1")[0]
         kernel, device = Kernel(problem, "backward_data"), find_device("t4")
-        plain = modelled_algorithms(replace(device, recorded_as=""), kernel, 8)
+        plain = modelled_algorithms(replace(device, recorded={}), kernel, 8)
         factors = device.factors(problem)
         assert bool(factors) is is_recorded
         assert modelled_algorithms(device, kernel, 8) == [

@@ -1,7 +1,7 @@
 """Modelled over recorded times: how far the models of seven GPUs are off, with and without calibration.
 
 The layers are drawn into two halves, those of each filter and stride apart. An algorithm's factor is the
-median of recorded over modelled times in the first half. `mucudnn/measuring/calibration.json` has the factors
+median of recorded over modelled times in the first half. `mucudnn/measuring/modelled_devices.json` has those
 that lower the error in the second half, whose figures these are. Mini-batches below 32 do not count, because
 launches and idle multiprocessors, which no model has, take most of their time.
 """
@@ -60,7 +60,7 @@ def find_ratios(gpu: str, kernel: Kernel, recorded: dict[str, float]) -> dict[st
     """Return the modelled over the recorded time of each algorithm that both know, and of the fastest."""
     plain, calibrated = (
         {part.algorithm: part.time_ms for part in modelled_algorithms(device, kernel, kernel.mini_batch)}
-        for device in (replace(GPUS[gpu], recorded_as=""), GPUS[gpu])
+        for device in (replace(GPUS[gpu], recorded={}), GPUS[gpu])
     )
     least = min(recorded.values())
     fastest = (min(times.values()) / least for times in (plain, calibrated))
