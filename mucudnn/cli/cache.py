@@ -17,7 +17,7 @@ from mucudnn.costs.cache import Cache, default_path
 from mucudnn.costs.exchange import format_rows, parse_rows
 from mucudnn.costs.file import CacheError, is_cache
 from mucudnn.costs.journal import journal_of, prune_journal
-from mucudnn.costs.recorded import find_format, recorded_rows
+from mucudnn.costs.recorded import recorded_rows
 from mucudnn.costs.schema import Row
 from mucudnn.errors import MucudnnError, shown
 from mucudnn.input import read_packed
@@ -128,10 +128,8 @@ def _read_rows(file: Path, stack: ExitStack) -> Iterator[Row]:
         return stack.enter_context(Cache.read_only(file)).rows()
     try:
         text = read_packed(file).decode()
-        recorded = find_format(file, text)
-        if recorded is not None:
-            return iter(recorded_rows(recorded, text, file))
-        return parse_rows(StringIO(text), str(file))
+        rows = recorded_rows(text, file)
+        return parse_rows(StringIO(text), str(file)) if rows is None else iter(rows)
     except OSError as error:
         raise MucudnnError(f"{file} cannot be read: {error.strerror}") from None
     except ValueError as error:

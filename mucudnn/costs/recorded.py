@@ -6,7 +6,7 @@ dlperf without a layout are of an earlier run in NCHW, so they belong to a machi
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypeAlias, TypedDict
 
@@ -44,31 +44,27 @@ class _Entry(TypedDict):
     ms: Measured
 
 
-Format: TypeAlias = tuple[
-    Callable[[str], Iterable[tuple[str, Any]]], Callable[[Any, Path], Iterable[Mapping[str, Any]]]
-]
-"""A function that yields the records of a text with their places, and one that reads a record's times."""
+_Places: TypeAlias = Iterator[tuple[str, Iterable[Mapping[str, Any]]]]  # in a file, with the times there
 
 
-def find_format(file: Path, text: str) -> Format | None:
-    """Return the format of another project's file, or None for another file."""
-    if "fdb.txt" in file.name:
-        return _split_lines, _read_problem
-    if text.startswith("gpu,"):
-        return _split_table, _read_cells
-    return (_split_benchmarks, _read_benchmark) if re.match(r'\s*\{\s*"context"', text) else None
+def recorded_rows(text: str, file: Path) -> list[Row] | None:
+    """Return the rows of another project's file, or None for another file.
 
-
-def recorded_rows(format_: Format, text: str, file: Path) -> list[Row]:
-    """Return the rows of a file, the fastest first, because the cache keeps the first of equal keys.
-
-    Raise MucudnnError with the place and the field that is wrong.
+    The fastest are first, because the cache keeps the first of equal keys. Raise MucudnnError with the place
+    and the field that is wrong.
     """
-    split, read = format_
+    if "fdb.txt" in file.name:
+        places = _read_problems(text, file)
+    elif text.startswith("gpu,"):
+        places = _read_table(text)
+    elif re.match(r'\s*\{\s*"context"', text):
+        places = _read_benchmarks(text)
+    else:
+        return None
     rows, place = list[Row](), "as a whole"
     try:
-        for place, content in split(text):  # noqa: B007  # the errors below name the place
-            rows += [_row(convert(entry, _Entry, strict=False)) for entry in read(content, file)]
+        for place, entries in places:  # noqa: B007  # the errors below name the place
+            rows += [_row(convert(entry, _Entry, strict=False)) for entry in entries]
     except raised_here(ValueError) as error:
         raise MucudnnError(f"{file}, {place}: {error}") from None
     except raised_here(KeyError) as error:
@@ -101,24 +97,24 @@ _COUNTERS = {
 }  # fmt: skip
 
 
-def _split_table(text: str) -> Iterator[tuple[str, Any]]:
+def _read_table(text: str) -> _Places:
     head, *lines = (line.split(",") for line in text.splitlines())
-    yield from ((f"line {number}", (head, cells)) for number, cells in enumerate(lines, 2))
+    for number, cells in enumerate(lines, 2):
+        yield f"line {number}", _read_cells(head, cells)
 
 
-def _read_cells(line: tuple[list[str], list[str]], _: Path) -> Iterator[dict[str, Any]]:
-    head, cells = line
+def _read_cells(head: Sequence[str], cells: Sequence[str]) -> Iterator[dict[str, Any]]:
     if len(cells) != len(head):
         raise ValueError(f"it has {len(cells)} fields, not {len(head)}")
     yield _entry_of_dlperf(dict(zip(head, cells, strict=True)))
 
 
-def _split_benchmarks(text: str) -> Iterator[tuple[str, Any]]:
+def _read_benchmarks(text: str) -> _Places:
     for number, benchmark in enumerate(convert(parse_json(text)["benchmarks"], list[dict[str, Any]])):
-        yield f"benchmarks[{number}]", benchmark
+        yield f"benchmarks[{number}]", _read_benchmark(benchmark)
 
 
-def _read_benchmark(benchmark: Mapping[str, Any], _: Path) -> Iterator[dict[str, Any]]:
+def _read_benchmark(benchmark: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the entry of a benchmark, unless it failed or is of another layer or precision."""
     match = _BENCHMARK.match(str(benchmark["name"]))
     if match is None or match[1] not in _PRECISIONS or benchmark.get("error_occurred"):
@@ -167,9 +163,10 @@ _PROBLEM = re.compile(
 _SOLVER = re.compile(r"([^:,]+):(?:([^,\d-][^,]*),)?([^,]+),([^,]+)(?:,.*)?")
 
 
-def _split_lines(text: str) -> Iterator[tuple[str, str]]:
-    lines = enumerate(text.splitlines(), 1)
-    return ((f"line {number}", line) for number, line in lines if line)
+def _read_problems(text: str, file: Path) -> _Places:
+    for number, line in enumerate(text.splitlines(), 1):
+        if line:
+            yield f"line {number}", _read_problem(line, file)
 
 
 def _read_problem(line: str, file: Path) -> Iterator[dict[str, Any]]:

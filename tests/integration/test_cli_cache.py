@@ -88,14 +88,6 @@ def test_import_reads_what_export_writes(run: Run, tmp_path: Path, cache_path: P
     assert run("export")[1] == out
 
 
-def test_an_unreadable_file_is_reported_in_one_line(run: Run, tmp_path: Path) -> None:
-    file = tmp_path / "rows.jsonl"
-    file.write_bytes(b"\xff\xfe")
-    code, out, (error,) = run("import", file)
-    assert (code, out) == (1, [])
-    assert str(file) in error
-
-
 def test_pruning_deletes_by_machine_or_age(run: Run, tmp_path: Path, cache_path: Path) -> None:
     run("import", other_host(tmp_path, "one", 1, 2), other_host(tmp_path, "two", 4))
     assert run("prune", "--older-than", 1)[1][0] == f"0 rows deleted from {cache_path}"

@@ -11,34 +11,10 @@ from hypothesis import strategies as st
 
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.exchange import format_rows, parse_rows
-from mucudnn.costs.records import (
-    Comparison,
-    Listed,
-    Machine,
-    Measurement,
-)
-from mucudnn.costs.schema import ENUMERATION, FORMAT, KINDS, MEASUREMENT, TRIAL, Row
+from mucudnn.costs.schema import ENUMERATION, FORMAT, KINDS, MEASUREMENT, TRIAL
 from mucudnn.errors import MucudnnError, NewerFileError
-from mucudnn.solver import Configuration, MicroConfiguration
 
-WHOLE = Configuration((MicroConfiguration(8, "A", 2.0, 0),))
-HALVES = Configuration((MicroConfiguration(4, "B", 0.5, 0),) * 2)
-COMPARED = Comparison(2.0, 1.0, 0.1, 0.1)
-RUNNABLE = [Listed("ALGORITHM", 100, "deterministic winograd"), Listed("eng0", 0, "")]
 HEADER = json.dumps({"kind": "header", "schema": FORMAT})
-
-
-def measurement(size: int = 4, median: float | None = 1.5, algorithm: str = "ALGORITHM") -> Measurement:
-    return Measurement(size, algorithm, "CUDNN_STATUS_SUCCESS", 100, "deterministic", median)
-
-
-def fill_cache(path: Path, machine: Machine = HERE, *sizes: int) -> list[Row]:
-    with Cache.open(path) as cache:
-        for size in sizes or (4,):
-            cache.add(machine, KERNEL, measurement(size))
-        cache.add_comparison(machine, KERNEL, WHOLE, HALVES, COMPARED)
-        cache.add_enumerations(machine, KERNEL, {4: RUNNABLE})
-        return list(cache.rows())
 
 
 def row(**changes: Any) -> dict[str, Any]:
@@ -65,18 +41,6 @@ def enumeration(candidates: str) -> str:
 def trial(is_invariant: int) -> str:
     columns = {name: row()[name] for name in TRIAL.columns if name not in ("driver", "is_invariant")}
     return json.dumps({"kind": "trial", **columns, "driver": "580.65.06", "is_invariant": is_invariant})
-
-
-def test_an_import_restores_what_was_exported(tmp_path: Path) -> None:
-    rows = fill_cache(tmp_path / "one.sqlite", HERE, 1, 2, 4)
-    lines = list(format_rows(rows))
-    assert json.loads(lines[0]) == {"kind": "header", "schema": FORMAT}
-    with Cache.open(tmp_path / "other.sqlite") as other:
-        assert other.merge(parse_rows(lines, "a file")) == 5
-        assert list(other.rows()) == rows
-        assert other.enumerations(HERE, KERNEL) == {4: RUNNABLE}
-        assert other.measurements(HERE, KERNEL) == [measurement(size) for size in (1, 2, 4)]
-        assert other.comparison(HERE, KERNEL, WHOLE, HALVES) == COMPARED
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.floats(0, 9)), max_size=12), st.data())

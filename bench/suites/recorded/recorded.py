@@ -18,7 +18,7 @@ from bench.lib.answers import short, table
 from bench.lib.record import RESULTS, Record
 from bench.suites.recorded import models
 from mucudnn.costs.cache import Cache
-from mucudnn.costs.recorded import find_format, recorded_rows
+from mucudnn.costs.recorded import recorded_rows
 from mucudnn.costs.table import CostTable
 from mucudnn.input import read_packed
 from mucudnn.plans.decide import Limits, decide
@@ -50,10 +50,7 @@ LAYERS_OF_RESNET50 = str(Path(__file__).with_name("resnet50.txt"))
 def measure(options: argparse.Namespace) -> Iterator[Record]:
     """Compute all figures of each GPU that has every convolution at a mini-batch."""
     with Cache.in_memory(Path("/no/cache")) as cache:
-        text = read_packed(FILE).decode()
-        found = find_format(FILE, text)
-        assert found is not None
-        rows = recorded_rows(found, text, FILE)
+        rows = recorded_rows(read_packed(FILE).decode(), FILE) or []
         cache.merge(rows)
         machines = {f"{m.device.removeprefix('recorded ')}, {m.library}": m for m in cache.machines()}
         by_name = {
