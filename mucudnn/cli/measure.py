@@ -10,7 +10,7 @@ from mucudnn.costs.records import SUCCESS, Listed, Machine
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.benchmark import benchmark
 from mucudnn.measuring.candidates import candidates
-from mucudnn.measuring.described_device import open_planner, plan, read_properties
+from mucudnn.measuring.described_device import open_planner, read_properties
 from mucudnn.output.answers import Answer, Lines, table
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import usable_sizes
@@ -66,14 +66,13 @@ def plan_engines(engine: str, properties: str, kernels: Sequence[Kernel], policy
     planner, machine = open_planner(engine, read_properties(properties))
     terminal = Terminal()
     with opened_cache(terminal, needed=True) as cache:
-        new = plan(planner, machine, cache, kernels, policy, terminal)
-        rows = [
-            {"kernel": kernel.label, "pass": kernel.pass_, "micro_batch": size, **_summarize(listed)}
-            for kernel in kernels
-            for size, listed in candidates(
-                planner, machine, cache, kernel, usable_sizes(policy, kernel)
-            ).items()
-        ]
+        new, rows = 0, []
+        for kernel in terminal.track(kernels, "Planning"):
+            sizes = usable_sizes(policy, kernel)
+            new += len({*sizes} - cache.enumerations(machine, kernel).keys())
+            for size, listed in candidates(planner, machine, cache, kernel, sizes).items():
+                row = {"kernel": kernel.label, "pass": kernel.pass_, "micro_batch": size}
+                rows.append({**row, **_summarize(listed)})
         return Measured(machine, cache.path, new, rows)
 
 

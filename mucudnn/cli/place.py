@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     network = networks.read_step(arguments, Flags(arguments.batch, layout=arguments.layout))
     peer = PeerLink(_LATENCY_MS, arguments.bandwidth)
     costs = model_costs(network, device, divide=False)
-    result = place_network(network, costs, devices, peer, memory=arguments.memory)
+    result = place_network(network, costs, devices, peer, arguments.memory)
     placement = result.placement
     columns = zip(result.steps, result.operations, placement.devices, placement.starts_ms, strict=True)
     operations = [

@@ -5,21 +5,15 @@ the engine takes, which only the device itself can show.
 """
 
 import ctypes
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TypedDict
 
 from mucudnn._native import EngineError, Planner
 from mucudnn.codec import Count, convert, parse_json
-from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import PLANNING, Machine
 from mucudnn.errors import NoEngineError, UsageError, raised_here, shown
 from mucudnn.input import MOST_BYTES_OF_LINES, expanded, read_text
-from mucudnn.listener import Listener
-from mucudnn.measuring.candidates import candidates
 from mucudnn.measuring.engines import cudnn_paths, installed
-from mucudnn.problems.kernels import Kernel
-from mucudnn.problems.policies import usable_sizes
 
 _BUNDLED = Path(__file__).with_name("device_properties")
 
@@ -89,28 +83,6 @@ def open_planner(engine: str, properties: str) -> tuple[Planner, Machine]:
             "for example as Debian's package libcuda1"
         )
     raise NoEngineError(f"cannot plan without a GPU: {reason}{advice}") from None
-
-
-def plan(
-    planner: Planner,
-    machine: Machine,
-    cache: Cache,
-    kernels: Sequence[Kernel],
-    policy: str,
-    listener: Listener,
-) -> int:
-    """Ask the planner for the candidates that the cache lacks, and keep them.
-
-    Return the number of (kernel, micro-batch size) pairs that were missing.
-    """
-    missing = []
-    for kernel in kernels:
-        known = cache.enumerations(machine, kernel)
-        sizes = usable_sizes(policy, kernel)
-        missing += [(kernel, size) for size in sizes if size not in known]
-    for kernel, size in listener.track(missing, "Planning", total=len(missing)):
-        candidates(planner, machine, cache, kernel, [size])
-    return len(missing)
 
 
 def _load_cublas(cudnn: ctypes.CDLL) -> None:

@@ -14,17 +14,13 @@ def write_projection(
     with style():
         figure = new_figure(520, 340, layout="constrained")
         axes = figure.add_subplot()
-        for line, role, label, which in (
-            ("s--", "undivided", "data parallel", 0),
-            ("o-", "divided", "hybrid", 1),
-        ):
-            strategies = [pair[which] for pair in pairs]
-            drawn = [s for s in strategies if s is not None]
-            axes.plot(
-                [s.devices for s in drawn], [s.speedup for s in drawn], line, color=LIGHT[role], markersize=4,
-                label=label,
-            )  # fmt: skip
-        counts = [(alone or hybrid).devices for alone, hybrid in pairs if alone or hybrid]  # type: ignore[union-attr]
+        for strategies, line, role, label in zip(
+            zip(*pairs, strict=True), ("s--", "o-"), ("undivided", "divided"), ("data parallel", "hybrid"),
+            strict=True,
+        ):  # fmt: skip
+            drawn = [(strategy.devices, strategy.speedup) for strategy in strategies if strategy]
+            axes.plot(*zip(*drawn, strict=True), line, color=LIGHT[role], markersize=4, label=label)
+        counts = sorted({strategy.devices for pair in pairs for strategy in pair if strategy})
         axes.set_xscale("log", base=2)
         axes.set_xticks(counts, [str(count) for count in counts])
         axes.minorticks_off()

@@ -22,7 +22,7 @@ from ..forks import no_fork
 from ..workspace.configuration import Infeasible
 from .placement_graph import Edges, Operation, find_chains, find_cuts, simulate_placement, sort_operations
 
-TIME_LIMIT = 30.0  # seconds, by default
+_TIME_LIMIT = 30.0  # seconds for all programs together, after which the best placement found counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,6 @@ class Placement:
         time_ms: the end of the last operation.
         bound_ms: the time before which no placement ends.
         programs: the integer linear programs that were solved.
-        seconds: the time that the solver took.
     """
 
     devices: tuple[int, ...]
@@ -43,7 +42,6 @@ class Placement:
     time_ms: float
     bound_ms: float
     programs: int
-    seconds: float
 
     @property
     def is_proven(self) -> bool:
@@ -55,10 +53,7 @@ def place(
     operations: Sequence[Operation],
     edges: Edges,
     devices: int,
-    *,
     memory: int | None = None,
-    merges_chains: bool = False,
-    time_limit: float = TIME_LIMIT,
 ) -> Placement:
     """Place operations on devices and order them.
 
@@ -67,10 +62,6 @@ def place(
         edges: the dependencies between them, by index.
         devices: the number of devices.
         memory: the most bytes on each device; None for no limit.
-        merges_chains: treat operations that follow one another without a branch as one operation. This is
-            much faster but not exact, because nothing else can run in the middle of a chain. `bound_ms` is
-            then the bound of the merged graph.
-        time_limit: seconds for all programs together, after which the best placement found counts.
 
     Raises:
         Infeasible: the operations do not fit the devices' memory.
@@ -80,8 +71,6 @@ def place(
     start = time.monotonic()
     if devices < 1:
         raise ValueError(f"devices is {devices}, must be at least 1")
-    if merges_chains:
-        return _place_chains(operations, edges, devices, memory, time_limit)
     order = sort_operations(len(operations), edges)
     _check_memory(operations, devices, memory)
     # Tight memory may force operations apart, so that parts of the graph depend on each other.
@@ -99,7 +88,7 @@ def place(
         arrival = {index[b]: ms for (a, b), ms in edges.items() if a == gate and b in index}
         key = chosen, frozenset(inner.items()), frozenset(arrival.items())
         if key not in known:  # a repeated block of a network is solved once
-            left = time_limit - (time.monotonic() - start)
+            left = _TIME_LIMIT - (time.monotonic() - start)
             share = max(left, 0.0) / (len(parts) - i)
             known[key] = _solve(chosen, inner, arrival, devices, memory, share)
             programs += len(part) > 1 and devices > 1
@@ -111,13 +100,17 @@ def place(
             placed[operation], starts[operation] = names[device], now + at
         now, bound = now + length, bound + least
         gate = part[-1]
-    return Placement(tuple(placed), tuple(starts), now, bound, programs, time.monotonic() - start)
+    return Placement(tuple(placed), tuple(starts), now, bound, programs)
 
 
-def _place_chains(
-    operations: Sequence[Operation], edges: Edges, devices: int, memory: int | None, time_limit: float
+def place_chains(
+    operations: Sequence[Operation], edges: Edges, devices: int, memory: int | None
 ) -> Placement:
-    """Place each chain as one operation, and return the placement of the operations."""
+    """Place operations that follow one another without a branch as one operation: see `place`.
+
+    This is much faster but not exact, because nothing else can run in the middle of a chain. The placement's
+    `bound_ms` is the bound of the merged graph.
+    """
     chains = find_chains(len(operations), edges)
     merged = [
         Operation(math.fsum(operations[i].time_ms for i in chain), sum(operations[i].memory for i in chain))
@@ -125,7 +118,7 @@ def _place_chains(
     ]
     chain_of = {i: number for number, chain in enumerate(chains) for i in chain}
     between = {(chain_of[a], chain_of[b]): ms for (a, b), ms in edges.items() if chain_of[a] != chain_of[b]}
-    placement = place(merged, between, devices, memory=memory, time_limit=time_limit)
+    placement = place(merged, between, devices, memory)
     starts = [0.0] * len(operations)
     for chain, at in zip(chains, placement.starts_ms, strict=True):
         for i in chain:

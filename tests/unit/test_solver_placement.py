@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from random_cases import examples
 
 from mucudnn.solver import Infeasible
-from mucudnn.solver.devices.placement import place
+from mucudnn.solver.devices.placement import place, place_chains
 from mucudnn.solver.devices.placement_graph import (
     Edges,
     Operation,
@@ -82,9 +82,9 @@ def test_a_placement_is_as_good_as_the_best_of_all(seed: int) -> None:
     best = best_of_all(operations, edges, devices, memory)
     if math.isinf(best):
         with pytest.raises(Infeasible):
-            place(operations, edges, devices, memory=memory)
+            place(operations, edges, devices, memory)
         return
-    placement = place(operations, edges, devices, memory=memory)
+    placement = place(operations, edges, devices, memory)
     check_runs(operations, edges, placement, memory)
     assert placement.time_ms == pytest.approx(best, rel=1e-6, abs=1e-9)
     assert placement.is_proven
@@ -108,9 +108,9 @@ def test_chains_that_are_merged_keep_the_dependencies(seed: int) -> None:
     rng = random.Random(seed)
     operations, edges = random_graph(rng, rng.randint(1, 8))
     memory = rng.choice([None, sum(o.memory for o in operations)])
-    placement = place(operations, edges, 2, memory=memory, merges_chains=True)
+    placement = place_chains(operations, edges, 2, memory)
     check_runs(operations, edges, placement, memory)
-    assert placement.time_ms >= place(operations, edges, 2, memory=memory).bound_ms - 1e-6
+    assert placement.time_ms >= place(operations, edges, 2, memory).bound_ms - 1e-6
 
 
 def test_a_chain_ends_where_another_operation_begins_or_ends() -> None:

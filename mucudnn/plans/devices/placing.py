@@ -8,7 +8,7 @@ from mucudnn.problems.network import Network
 from mucudnn.problems.steps import Step
 from mucudnn.solver import Infeasible
 from mucudnn.solver.devices.pipelines import PeerLink
-from mucudnn.solver.devices.placement import Placement, place
+from mucudnn.solver.devices.placement import Placement, place_chains
 from mucudnn.solver.devices.placement_graph import Operation
 
 
@@ -39,8 +39,7 @@ def place_network(
     costs: Costs,
     devices: int,
     link: PeerLink,
-    *,
-    memory: int | None = None,
+    memory: int | None,
 ) -> PlacedNetwork:
     """Place the forward steps of a training step on equal devices, each with its backward step.
 
@@ -79,7 +78,7 @@ def place_network(
                 copied_ms = 2 * link.milliseconds(network.tensor(name).bytes)
                 edges[writer, reader] = edges.get((writer, reader), 0.0) + copied_ms
     try:
-        placement = place(operations, edges, devices, memory=memory, merges_chains=True)
+        placement = place_chains(operations, edges, devices, memory)
     except Infeasible as error:
         raise NothingFitsError(str(error)) from None
     alone = sum(operation.time_ms for operation in operations)
