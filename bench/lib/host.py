@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -14,10 +14,8 @@ from mucudnn._native import Engine, host_library
 from mucudnn.cli.terminal import Terminal
 from mucudnn.costs.cache import Cache
 from mucudnn.measuring.bench import Bench
-from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
-from mucudnn.measuring.engines import prepare
+from mucudnn.measuring.compare import run_interleaved
 from mucudnn.measuring.runners import Exhaustive, Runner
-from mucudnn.measuring.source import InterleavedTimes
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import ChannelGroups, Configuration
 
@@ -45,15 +43,3 @@ def run_whole(engine: Engine, kernel: Kernel, ways: Iterable[Way], rounds: int) 
     """Return the ms of each way to run a kernel in each round, interleaved; a first round does not count."""
     different = list(dict.fromkeys(ways))
     return dict(zip(different, run_interleaved(engine, kernel, different, rounds).times_ms, strict=True))
-
-
-def run_interleaved(
-    engine: Engine, kernel: Kernel, different: Sequence[Way], rounds: int
-) -> InterleavedTimes:
-    """Run ways of a kernel like `run_whole`, and say whether other programs disturbed too many runs."""
-    tensors = Tensors.random(engine, kernel.problem, extent(kernel.problem))
-    divisions = [prepare(engine, kernel, way) for way in different]
-    workspace = allocate_workspace(engine, max(division.workspace for division in divisions))
-    return InterleavedTimes(
-        *engine.compare(divisions, tensors.x, tensors.w, tensors.y, workspace, rounds=rounds)
-    )

@@ -1,6 +1,7 @@
 """`mucudnn plan`: show plan files, and check that they hold on this machine."""
 
 import argparse
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +13,15 @@ from mucudnn.cli.terminal import Terminal
 from mucudnn.codec import parse_json
 from mucudnn.errors import MucudnnError, shown
 from mucudnn.measuring.engines import open_engine
+from mucudnn.measuring.intervals import UNDECIDED
 from mucudnn.output.answers import Answer, Lines, table
-from mucudnn.output.text import micro_batches, ratio
+from mucudnn.output.text import micro_batches
 from mucudnn.plans.any_plan import read_plan
 from mucudnn.plans.devices.spatial_plan import SpatialPlan, SpatialStage
 from mucudnn.plans.json_forms import configuration_json, groups_json, kernel_fields
 from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.plans.stream_plan import StreamPlan
-from mucudnn.plans.verify import KernelCheck, machine_differences, verify
+from mucudnn.plans.verify import FAILS, HOLDS, SLOWER, KernelCheck, machine_differences, verify
 from mucudnn.problems.descriptor import short_text
 from mucudnn.settings import LIBRARY, parse_threads
 from mucudnn.sizes import format_size
@@ -51,7 +53,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
             _verify, "check that a plan holds on this machine",
             " The library must still have each algorithm with its workspace, and the choices run whole. The "
             "exit code is 1 if the plan does not hold any more, or if a choice takes more than 1.25 times as "
-            "long as planned.",
+            "long as planned. It is undecided if the 95 % interval of its median time has that bound in it.",
             ["mucudnn plan verify net.plan", "mucudnn plan verify net.plan --no-run --engine host"],
             [
                 plan,
@@ -204,28 +206,31 @@ class Verified(Answer):
         """Return why the plan does not hold, or nothing."""
         if self.elsewhere:
             return f"{self.path} does not hold here: {'; '.join(self.elsewhere)}"
-        count = f"of the plan's {len(self.checks)} kernels"
-        if failed := sum(bool(check.complaints) for check in self.checks):
-            return f"{failed} {count} do not hold any more"
-        if slower := sum(check.slower is not None for check in self.checks):
+        results, count = self._results, f"of the plan's {len(self.checks)} kernels"
+        if results[FAILS]:
+            return f"{results[FAILS]} {count} do not hold any more"
+        if results[SLOWER]:
             return (
-                f"{slower} {count} take longer than planned; make the plan again with mucudnn optimize "
-                "--remeasure"
+                f"{results[SLOWER]} {count} take longer than planned; make the plan again with mucudnn "
+                "optimize --remeasure"
             )
         return ""
+
+    @property
+    def _results(self) -> Counter[str]:
+        return Counter(check.result for check in self.checks)
 
     def content(self) -> dict[str, Any]:
         """Return the form that docs/reference/json.md describes."""
         return {
-            "holds": not self.failure,
+            "holds": None if self._results[UNDECIDED] and not self.failure else not self.failure,
             "machine": self.elsewhere,
             "kernels": [
                 {
                     **kernel_fields(check.kernel.kernel, check.kernel.count),
                     "predicted_ms": check.kernel.chosen.time_ms,
                     "now_ms": check.time_ms,
-                    "is_busy": check.is_busy,
-                    "slower": check.slower,
+                    "result": check.result,
                     "complaints": check.complaints,
                 }
                 for check in self.checks
@@ -237,21 +242,24 @@ class Verified(Answer):
         if self.elsewhere:
             return
         yield table(
-            "kernel", "chosen micro-batches", "ms>predicted ms", "ms>ms now", "",
+            "kernel", "chosen micro-batches", "ms>predicted ms", "ms>ms now", "result",
             rows=(
                 (_format_name(check.kernel), micro_batches(check.kernel.chosen), check.kernel.chosen.time_ms,
-                 check.time_ms, f"{ratio(check.slower)} slower" if check.slower else "")
+                 check.time_ms, check.result)
                 for check in self.checks
             ),
         )  # fmt: skip
         yield ""
         for check in self.checks:
             yield from (f"{_format_name(check.kernel)}: {complaint}" for complaint in check.complaints)
-        count = len(self.checks)
-        if disturbed := sum(check.is_busy for check in self.checks):
-            yield f"{disturbed} of {count} times are missing: other programs disturbed too many runs."
+        count, results = len(self.checks), self._results
+        if results[UNDECIDED]:
+            yield (
+                f"{results[UNDECIDED]} of {count} kernels are undecided: their times vary too much, or other "
+                "programs made them longer. Verify the plan again."
+            )
         if not self.failure:
-            yield f"{count} of {count} kernels hold."
+            yield f"{results[HOLDS]} of {count} kernels hold."
 
 
 def _verify(arguments: argparse.Namespace) -> Answer:

@@ -29,7 +29,8 @@ class Swept(Answer):
             {
                 **kernel_fields(swept.kernel, swept.kernel.count),
                 "points": _list_points(swept),
-                "cliffs": [cliff.point.mini_batch for cliff in swept.cliffs],
+                "cliffs": _list_cliffs(swept),
+                "undecided": _list_cliffs(swept, is_undecided=True),
             }
             for swept in self.sweeps
         ]
@@ -57,13 +58,16 @@ class Swept(Answer):
             yield from [cliff_sentence(cliff, self.limit) for cliff in swept.cliffs] or ["No cliff."]
             yield ""
         yield from filter(None, [self.machine.note_on_times])
-        cliffs = [cliff.point.mini_batch for swept in self.sweeps for cliff in swept.cliffs]
+        cliffs = [size for swept in self.sweeps for size in _list_cliffs(swept)]
         at_first = f" --batch {cliffs[0]}" if cliffs else ""
         yield f"Next: {self.command}{at_first}"
 
 
+def _list_cliffs(swept: Sweep, *, is_undecided: bool = False) -> list[int]:
+    return [cliff.point.mini_batch for cliff in swept.cliffs if cliff.is_undecided == is_undecided]
+
+
 def _list_points(swept: Sweep) -> list[dict[str, Any]]:
-    cliffs = [cliff.point for cliff in swept.cliffs]
     return [
         {
             "mini_batch": point.mini_batch,
@@ -73,7 +77,7 @@ def _list_points(swept: Sweep) -> list[dict[str, Any]]:
             "divided": point.divided and micro_batches(point.divided),
             "divided_ms": point.divided and point.divided.time_ms,
             "divided_sample_ms": point.divided_per_sample,
-            "is_cliff": point in cliffs,
+            "is_cliff": point.mini_batch in _list_cliffs(swept),
         }
         for point in swept.points
     ]
@@ -91,7 +95,7 @@ def cliff_sentence(cliff: Cliff, limit: int | None) -> str:
             f"From {before.mini_batch} to {point.mini_batch} the time of a sample jumps "
             f"{ratio(point.per_sample / before.per_sample)}, from {fine_milliseconds(before.per_sample)} to "
             f"{fine_milliseconds(point.per_sample)} ms"
-        )
+        ) + " (undecided: repeated times vary too much)" * cliff.is_undecided
     if point.divided is None or point.divided == point.undivided:
         return f"{jump}; division does not help."
     parts, per_sample = micro_batches(point.divided, " + "), fine_milliseconds(point.divided_per_sample)

@@ -5,13 +5,13 @@ meanwhile, then computation, then waiting for another rank, then collectives. Th
 of kernels, and sleep. In a collective a rank waits until the last rank has arrived.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
+from mucudnn.diagnosis.collectives import match_collectives
 from mucudnn.diagnosis.traces import Interval, RankTrace
 
 CAUSES = ("data", "compute", "wait", "transfer", "reduce", "rest")
@@ -136,30 +136,13 @@ def paint(layers: Mapping[str, Sequence[Interval]]) -> dict[str, list[Interval]]
 def collective_waits(traces: Sequence[RankTrace]) -> list[list[Interval]]:
     """Return the spans in which each rank waits in a collective until the last rank has arrived.
 
-    Each span names the rank that it waits for. Collectives of one name and group are matched in their order.
-    Without a group, all ranks have to take part. A name of which some rank has more is not matched. The
-    traces' clocks must agree.
+    Each span names the rank that it waits for.
     """
     waits: list[list[Interval]] = [[] for _ in traces]
-    collectives = [_by_name_and_group(trace) for trace in traces]
-    for key in set[tuple[str, str]]().union(*collectives):
-        _, group = key
-        members = [rank for rank, own in enumerate(collectives) if key in own or not group]
-        own = {rank: collectives[rank].get(key, []) for rank in members}
-        if len(members) < 2 or len({*map(len, own.values())}) != 1:
-            continue  # some ranks have a group of their own
-        for together in zip(*own.values(), strict=True):
-            spans = dict(zip(members, together, strict=True))
-            last = max(members, key=lambda rank: spans[rank].start)
-            for rank, span in spans.items():
-                arrival = min(spans[last].start, span.end)
-                if arrival > span.start:
-                    waits[rank].append(Interval(span.start, arrival, f"{AWAITED}{traces[last].rank}"))
+    for _, spans in match_collectives(traces):
+        last = max(spans, key=lambda rank: spans[rank].start)
+        for rank, span in spans.items():
+            arrival = min(spans[last].start, span.end)
+            if arrival > span.start:
+                waits[rank].append(Interval(span.start, arrival, f"{AWAITED}{traces[last].rank}"))
     return waits
-
-
-def _by_name_and_group(trace: RankTrace) -> dict[tuple[str, str], list[Interval]]:
-    spans: dict[tuple[str, str], list[Interval]] = defaultdict(list)
-    for interval in trace.intervals["reduce"]:
-        spans[interval.name, interval.group].append(interval)
-    return spans

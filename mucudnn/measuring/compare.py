@@ -1,20 +1,21 @@
 """Comparisons of a kernel's divided and undivided configurations, run whole and interleaved."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from mucudnn._native import MOST_ROUNDS, second_lowest
+from mucudnn._native import MOST_ROUNDS, Engine, second_lowest
 from mucudnn.costs.records import Comparison
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
 from mucudnn.measuring.engines import prepare
-from mucudnn.measuring.source import runs_stock
+from mucudnn.measuring.source import InterleavedTimes, runs_stock
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import ChannelGroups, Configuration
 
 # The ms for all rounds and the fewest rounds, and those of a program that waits.
 _PATIENT, _HURRIED = (2000.0, 5), (25.0, 1)
+REPEATS = 9  # runs of a time with an interval, which then ends before the least and the largest time
 
 
 def compare(
@@ -36,17 +37,26 @@ def compare(
     if bench.source is not None and any(map(runs_stock, configurations)):
         times, is_busy = bench.source.compare(engine, kernel, configurations, rounds)
     else:
-        tensors = Tensors.random(engine, kernel.problem, extent(kernel.problem))
-        divisions = [prepare(engine, kernel, way) for way in ways]
-        workspace = allocate_workspace(engine, max(division.workspace for division in divisions))
-        times, is_busy = engine.compare(
-            divisions, tensors.x, tensors.w, tensors.y, workspace, rounds=rounds, operands=tensors.operands
-        )
+        times, is_busy = run_interleaved(engine, kernel, ways, rounds)
     divided_ms, divided_spread = second_lowest(times[0]), spread(times[0])
     if undivided is None:
         return Comparison(None, divided_ms, None, divided_spread), is_busy
     whole = times[-1]
     return Comparison(second_lowest(whole), divided_ms, spread(whole), divided_spread), is_busy
+
+
+def run_interleaved(
+    engine: Engine, kernel: Kernel, ways: Iterable[Configuration | ChannelGroups], rounds: int
+) -> InterleavedTimes:
+    """Run ways of a kernel whole and interleaved, and return their times in each round."""
+    tensors = Tensors.random(engine, kernel.problem, extent(kernel.problem))
+    divisions = [prepare(engine, kernel, way) for way in ways]
+    workspace = allocate_workspace(engine, max(division.workspace for division in divisions))
+    return InterleavedTimes(
+        *engine.compare(
+            divisions, tensors.x, tensors.w, tensors.y, workspace, rounds=rounds, operands=tensors.operands
+        )
+    )
 
 
 def spread(times: Sequence[float]) -> float:

@@ -1,13 +1,14 @@
 """Sweeps: a kernel's time at many mini-batch sizes, undivided and divided, and the cliffs where it jumps."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mucudnn.costs.records import Measurement
 from mucudnn.errors import UsageError
 from mucudnn.forks import no_fork
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.benchmark import benchmark
+from mucudnn.measuring.intervals import UNDECIDED, name_side
 from mucudnn.plans.decide import fastest_configuration
 from mucudnn.plans.parts.channels import measure_groups
 from mucudnn.plans.parts.parts import faster_groups
@@ -48,10 +49,14 @@ class SweepPoint:
 
 @dataclass(frozen=True)
 class Cliff:
-    """A size at which the time per sample jumps, and the size swept before it."""
+    """A size at which the time per sample jumps, and the size swept before it.
+
+    It `is_undecided` if repeated runs leave that open, or if other programs disturbed one of both times.
+    """
 
     before: SweepPoint
     point: SweepPoint
+    is_undecided: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,11 +66,7 @@ class Sweep:
     kernel: Kernel
     limit: int | None
     points: tuple[SweepPoint, ...]
-
-    @property
-    def cliffs(self) -> list[Cliff]:
-        """The cliffs of the undivided times: see `find_cliffs`."""
-        return find_cliffs(self.points)
+    cliffs: tuple[Cliff, ...]
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
@@ -106,8 +107,30 @@ def sweep(bench: Bench, kernels: Sequence[Kernel], sizes: Sequence[int], limit: 
     for kernel, own in swept.items():
         rows = [m for m in bench.costs([kernel]).measurements[kernel] if m.micro_batch in slices[kernel]]
         points = tuple(_make_point(bench, kernel.at(size), rows, limit) for size in own)
-        results.append(Sweep(kernel, limit, points))
+        cliffs = tuple(seen for cliff in find_cliffs(points) if (seen := _repeat(bench, kernel, cliff)))
+        results.append(Sweep(kernel, limit, points, cliffs))
     return results
+
+
+def _repeat(bench: Bench, kernel: Kernel, cliff: Cliff) -> Cliff | None:
+    """Return a cliff as repeated runs at both sizes show it, or None if they show none.
+
+    A replay runs nothing, so recorded times that other programs did not disturb decide.
+    """
+    ends = cliff.before, cliff.point
+    side = UNDECIDED if any(point.is_busy for point in ends) else "above"
+    if bench.runner.measures and cliff.point.undivided is not None:
+        with no_fork:
+            from mucudnn.measuring.compare import REPEATS, run_interleaved  # it imports numpy
+
+        (before,), (here,) = (
+            run_interleaved(bench.engine, kernel.at(end.mini_batch), [end.undivided], REPEATS).times_ms
+            for end in ends
+            if end.undivided
+        )
+        grown = cliff.point.mini_batch / cliff.before.mini_batch
+        side = name_side([b / a / grown for a, b in zip(before, here, strict=False)], JUMP)
+    return None if side == "below" else replace(cliff, is_undecided=side == UNDECIDED)
 
 
 def find_cliffs(points: Sequence[SweepPoint]) -> list[Cliff]:

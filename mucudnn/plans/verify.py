@@ -14,9 +14,11 @@ from mucudnn._native import (
     second_lowest,
 )
 from mucudnn.costs.records import STOCK, SUCCESS
+from mucudnn.forks import no_fork
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import machine_of
-from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent, measuring_extent
+from mucudnn.measuring.buffers import measuring_extent
+from mucudnn.measuring.intervals import UNDECIDED, name_side
 from mucudnn.measuring.source import runs_stock
 from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.problems.kernels import Kernel
@@ -25,29 +27,38 @@ from mucudnn.solver import ChannelGroup, MicroConfiguration, is_tiled
 
 # A choice is slower than planned beyond both: a factor, and ms that the contents of the caches decide.
 _SLOWER, _SLOWER_MS = 1.25, 0.1
-_ROUNDS = 5
+HOLDS, SLOWER, FAILS = "holds", "slower", "fails"
 
 
 @dataclass(frozen=True)
 class KernelCheck:
     """The check of one kernel of a plan.
 
-    `complaints` is empty if the choice can run as planned. `time_ms` is None if the choice was not run,
-    and if `is_busy`: other programs disturbed too many of its runs.
+    `complaints` is empty if the choice can run as planned. `times_ms` is empty if the choice was not run, and
+    `is_busy` says that other programs disturbed too many of its runs.
     """
 
     kernel: PlanKernel
-    time_ms: float | None
     complaints: tuple[str, ...]
+    times_ms: Sequence[float] = ()
     is_busy: bool = False
 
     @property
-    def slower(self) -> float | None:
-        """The present time over the planned time; None up to a factor that warm caches explain."""
+    def time_ms(self) -> float | None:
+        """The present time."""
+        return second_lowest(self.times_ms) if self.times_ms else None
+
+    @property
+    def result(self) -> str:
+        """The result: FAILS if there are complaints, else HOLDS, SLOWER or UNDECIDED by the times.
+
+        Other programs only make times longer, so disturbed times can show that a choice holds.
+        """
+        if self.complaints or not self.times_ms:
+            return FAILS if self.complaints else HOLDS
         planned_ms = self.kernel.chosen.time_ms
-        if self.time_ms is None or self.time_ms <= max(_SLOWER * planned_ms, planned_ms + _SLOWER_MS):
-            return None
-        return self.time_ms / planned_ms
+        side = name_side(self.times_ms, max(_SLOWER * planned_ms, planned_ms + _SLOWER_MS))
+        return {"above": UNDECIDED if self.is_busy else SLOWER, "below": HOLDS}.get(side, UNDECIDED)
 
 
 def machine_differences(
@@ -78,8 +89,8 @@ def verify(plan: Plan, engine: Engine, listener: Listener, *, run: bool) -> list
     for kernel in listener.track(plan.kernels, "Verifying"):
         complaints = tuple(_find_complaints(kernel, engine))
         can_run = run and not complaints and not runs_stock(kernel.chosen)
-        time, is_busy = _time_choice(kernel, engine, cap) if can_run else (None, False)
-        checks.append(KernelCheck(kernel, None if is_busy else time, complaints, is_busy))
+        timed = _time_choice(kernel, engine, cap) if can_run else ()
+        checks.append(KernelCheck(kernel, complaints, *timed))
     return checks
 
 
@@ -148,14 +159,11 @@ def _look_up(engine: Engine, kernel: Kernel, algorithm: str) -> tuple[int, str]:
     return now.workspace, now.notes
 
 
-def _time_choice(planned: PlanKernel, engine: Engine, cap: int) -> tuple[float, bool]:
-    """Return the ms of a choice, and whether other programs disturbed too many of its runs."""
-    problem = planned.problem
-    measuring_extent(problem, cap, engine.bytes_beyond_caches)
-    tensors = Tensors.random(engine, problem, extent(problem))
-    workspace = allocate_workspace(engine, planned.chosen.workspace)
-    divisions = [engine.prepare(planned.kernel, planned.chosen.slices)]
-    (times,), is_busy = engine.compare(
-        divisions, tensors.x, tensors.w, tensors.y, workspace, rounds=_ROUNDS, operands=tensors.operands
-    )
-    return second_lowest(times), is_busy
+def _time_choice(planned: PlanKernel, engine: Engine, cap: int) -> tuple[Sequence[float], bool]:
+    """Return the ms of runs of a choice, and whether other programs disturbed too many of them."""
+    with no_fork:
+        from mucudnn.measuring.compare import REPEATS, run_interleaved  # it imports numpy
+
+    measuring_extent(planned.problem, cap, engine.bytes_beyond_caches)
+    (times,), is_busy = run_interleaved(engine, planned.kernel, [planned.chosen], REPEATS)
+    return times, is_busy

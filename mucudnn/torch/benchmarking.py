@@ -15,10 +15,11 @@ from torch.utils._pytree import tree_leaves
 from mucudnn._native import RunTime, estimate
 from mucudnn.arrays.call import LogListener
 from mucudnn.errors import UsageError, shown, suggestion
+from mucudnn.measuring.intervals import Median, median_of
 from mucudnn.output.table import Tabular
 from mucudnn.output.text import milliseconds, ratio
 from mucudnn.sizes import format_size
-from mucudnn.torch.choosing.faster_way import Median, clean_pairs, median_of, name_speedup
+from mucudnn.torch.choosing.faster_way import clean_pairs, name_speedup
 from mucudnn.torch.layers.convert import convert, convolutions, restore
 from mucudnn.torch.operators.device_times import timed
 from mucudnn.torch.private import allocations_of, is_profiled

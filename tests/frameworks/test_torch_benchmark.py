@@ -17,9 +17,10 @@ from needs_torch import mt, torch
 
 from mucudnn._native import RunTime
 from mucudnn.errors import ArgumentTypeError, UsageError
+from mucudnn.measuring.intervals import median_of
 from mucudnn.torch import benchmarking
 from mucudnn.torch.benchmarking import order_of_round
-from mucudnn.torch.choosing.faster_way import median_of, name_speedup
+from mucudnn.torch.choosing.faster_way import name_speedup
 
 nn = torch.nn
 

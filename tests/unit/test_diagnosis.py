@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from mucudnn.cli import main
 from mucudnn.diagnosis.causes import divide, paint
+from mucudnn.diagnosis.collectives import explain_collectives
 from mucudnn.diagnosis.remedies import remedies, simulate_loading
 from mucudnn.diagnosis.traces import Interval, read_traces
 from mucudnn.errors import MucudnnError
@@ -103,7 +104,9 @@ def test_the_causes_cover_the_whole_time_without_overlap(
     folder = tmp_path_factory.mktemp("traces")
     operation = [("aten::mm", 0.0, 1.0)]
     paths = [write_trace(folder / f"{r}.json", r, operation + e) for r, e in enumerate((first, second))]
-    for rank in divide(read_traces(paths)):
+    traces = read_traces(paths)
+    assert all(0 <= c.skew_ms <= c.ms + 1e-9 for c in explain_collectives(traces))
+    for rank in divide(traces):
         assert math.isclose(math.fsum(rank.ms.values()), rank.total_ms, rel_tol=1e-6, abs_tol=1e-3)
         spans = sorted((s for spans in rank.spans.values() for s in spans), key=lambda s: s.start)
         assert all(a.end <= b.start + 1e-9 for a, b in itertools.pairwise(spans))

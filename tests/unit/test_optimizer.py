@@ -200,15 +200,6 @@ def test_a_division_that_was_stopped_says_its_gap(path: Path, monkeypatch: pytes
     assert "stopped after 30 s at a gap of 1.23%" in message
 
 
-def test_a_total_is_never_exceeded_counting_identical_kernels(path: Path) -> None:
-    run(path, FakeEngine())
-    with Cache.read_only(path) as cache:
-        for total in range(0, 33 * MiB, MiB // 2):
-            result = replay(cache, KERNELS, "power_of_two", Limits(total=total))
-            used = sum(d.kernel.count * d.divided.workspace for d in result.decisions)
-            assert used == to_json(result)["total"]["workspace"] <= total
-
-
 def test_what_another_process_compared_meanwhile_is_not_compared_again(path: Path) -> None:
     class Late(FakeEngine):
         def compare(self, *arguments: Any, **options: Any) -> tuple[list[list[float]], bool]:

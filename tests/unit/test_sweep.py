@@ -1,9 +1,9 @@
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from cached_rows import KERNEL
-from fake_engine import FakeAlgorithm, FakeEngine
+from fake_engine import FakeAlgorithm, FakeDivision, FakeEngine
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -89,6 +89,25 @@ def test_a_division_avoids_the_cliff() -> None:
     assert at_6.per_sample == 3.0
     assert at_6.divided_per_sample == 1.0
     assert swept.cliffs[0].before.mini_batch == 5
+
+
+@pytest.mark.parametrize(
+    ("repeated", "cliffs"), [([3.0], [(6, False)]), ([1.0], []), ([1.0, 3.0], [(6, True)])]
+)
+def test_only_a_cliff_that_repeated_runs_show_is_one(
+    repeated: list[float], cliffs: list[tuple[int, bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compare(
+        engine: FakeEngine, divisions: list[FakeDivision], *_: object, rounds: int, **__: object
+    ) -> Any:
+        ((size, _),) = divisions[0].parts
+        factors = repeated if size == 6 else [1.0]
+        return [[size * factors[turn % len(factors)] for turn in range(rounds)]], False
+
+    monkeypatch.setattr(FakeEngine, "compare", compare)
+    with Cache.in_memory(Path("none")) as cache:
+        swept, _ = run(cache, FakeEngine({"A": FakeAlgorithm(three_times_slower_from_6_on)}), (5, 6))
+    assert [(cliff.point.mini_batch, cliff.is_undecided) for cliff in swept.cliffs] == cliffs
 
 
 def test_the_workspace_limit_can_be_the_cliff() -> None:

@@ -8,9 +8,10 @@ import pytest
 
 from mucudnn.diagnosis import traces
 from mucudnn.diagnosis.causes import CAUSES, Shares, divide
+from mucudnn.diagnosis.collectives import explain_collectives
 from mucudnn.diagnosis.lateness import late_ranks
 from mucudnn.diagnosis.remedies import remedies
-from mucudnn.diagnosis.traces import read_traces
+from mucudnn.diagnosis.traces import RankTrace, read_traces
 from mucudnn.errors import MucudnnError
 
 SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
@@ -53,13 +54,6 @@ def test_a_range_and_its_mirror_on_the_gpu_count_once(tmp_path: Path) -> None:
     rank = shares(tmp_path / "0.json", *events, *mirrored(DATA, 0, 30), *mirrored("FSDP::all_gather", 0, 30))
     assert rank.steps == 4
     assert causes(rank) == {"data": 1, "compute": 39, "rest": 60}
-
-
-@pytest.mark.parametrize("mark", ["Optimizer.step#Adam.step", DATA])
-def test_without_numbered_steps_a_mirror_does_not_count_either(mark: str, tmp_path: Path) -> None:
-    events = [mirror for step in range(3) for mirror in mirrored(mark, 10 * step, 9)]
-    work = [event("aten::mm", "cpu_op", 10 * step + 5, 1) for step in range(3)]
-    assert shares(tmp_path / "0.json", event("gemm", "kernel", 0, 40), *events, *work).steps == 3
 
 
 MULTIPLE = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
@@ -291,8 +285,8 @@ def test_a_trace_that_is_too_large_is_not_read(monkeypatch: pytest.MonkeyPatch) 
         read_traces([Path("/dev/zero")])
 
 
-def late(tmp_path: Path, delays: list[list[float]], name: str = "gloo:all_reduce") -> list[Shares]:
-    """Return the shares of ranks that compute and then reduce, each step as late as a delay in ms says."""
+def late(tmp_path: Path, delays: list[list[float]], name: str = "gloo:all_reduce") -> list[RankTrace]:
+    """Return the traces of ranks that compute and then reduce, each step as late as a delay in ms says."""
     steps = len(delays[0])
     starts = [max(rank[step] for rank in delays) for step in range(steps)]
     paths = []
@@ -305,11 +299,11 @@ def late(tmp_path: Path, delays: list[list[float]], name: str = "gloo:all_reduce
             events.append(event(name, "user_annotation", arrival, now + 15 + starts[step] - arrival))
             now += 100
         paths.append(write(tmp_path / f"{rank}.json", *events, rank=rank))
-    return divide(read_traces(paths))
+    return read_traces(paths)
 
 
 def test_in_a_collective_ranks_wait_for_the_last_one(tmp_path: Path) -> None:
-    ranks = late(tmp_path, [[0, 0], [0, 40], [20, 0]])
+    ranks = divide(late(tmp_path, [[0, 0], [0, 40], [20, 0]]))
     assert [round(rank.ms["wait"]) for rank in ranks] == [60, 20, 40]
     assert [round(rank.ms["reduce"]) for rank in ranks] == [10, 10, 10]
     latest, second = late_ranks(ranks)
@@ -319,12 +313,34 @@ def test_in_a_collective_ranks_wait_for_the_last_one(tmp_path: Path) -> None:
     assert [remedy.change for remedy in remedies(ranks)] == ["rank 1 on time", "rank 2 on time"]
 
 
+@pytest.mark.parametrize(
+    ("delays", "reason"),
+    [
+        ([0] * 6, "transfer"),
+        ([40] * 6, "arrival skew"),
+        ([5] * 6, "mixed"),
+        ([0, 40] * 3, "undecided"),
+        ([40] * 2, "undecided"),
+    ],
+)
+def test_a_collective_is_long_for_the_reason_that_most_of_its_calls_show(
+    delays: list[float], reason: str, tmp_path: Path
+) -> None:
+    # After the last rank has arrived, each call takes 5 ms.
+    (collective,) = explain_collectives(late(tmp_path, [[0] * len(delays), delays]))
+    skew = sum(delays) / len(delays)
+    assert (round(collective.ms - skew, 3), round(collective.skew_ms, 3)) == (5, skew)
+    assert collective.reason == reason
+
+
 def test_collectives_that_only_some_ranks_run_are_not_matched(tmp_path: Path) -> None:
     first = write(
         tmp_path / "0.json", *[event("gloo:all_reduce", "user_annotation", 10 * i, 5) for i in (0, 1)]
     )
     second = write(tmp_path / "1.json", event("gloo:all_reduce", "user_annotation", 4, 1), rank=1)
-    assert late_ranks(divide(read_traces([first, second]))) == []
+    both = read_traces([first, second])
+    assert late_ranks(divide(both)) == []
+    assert [(c.ms, c.reason) for c in explain_collectives(both)] == [(10, "undecided")]
 
 
 def test_ranks_do_not_wait_for_a_rank_of_another_group(tmp_path: Path) -> None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
-from bench.lib.host import host_bench, run_interleaved
+from bench.lib.host import host_bench
 from bench.lib.record import BUSY, Record
 from mucudnn._native import parse_descriptor, second_lowest
 from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.compare import run_interleaved
 from mucudnn.measuring.runners import Race
 from mucudnn.plans.decide import Decision, Limits
 from mucudnn.plans.optimizer import optimize

@@ -1,13 +1,11 @@
 """The fastest of several interleaved ways to run a step, by the times of the steps so far."""
 
 import itertools
-import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
 
 from mucudnn._native import RunTime
+from mucudnn.measuring.intervals import UNDECIDED, Median, most_exceptions
 from mucudnn.torch.choosing.trials import CHOICES, MIXTURE, STOCK_WAY
 
 # Ways that differ little are compared in _ENOUGH steps of each. Short steps vary more, so if these take less
@@ -23,7 +21,6 @@ _LEAST = 1.015
 # The largest probability that a sign test calls one of two equal ways faster: in a test that ends a
 # comparison early, and in the test after enough steps.
 _CHANCE_EARLY, _CHANCE = 0.01, 0.1
-_CHANCE_OF_SIDE = 0.025  # the largest probability that a median lies above its interval, and below it
 # A step counts as undisturbed if its share of time on the CPU is at least this part of the best step's share:
 # on one thread, and on several threads, which also wait for each other.
 _LEAST_SHARE, _LEAST_SHARE_OF_THREADS = 0.97, 0.9
@@ -62,7 +59,7 @@ def _is_better(other: Sequence[RunTime], preferred: Sequence[RunTime], *, is_saf
     if count < min(_CLEAR):
         return None
     clear = _CLEAR.get(count, _LEAST)
-    few = max(_most_exceptions(count, _CHANCE_EARLY), 0)
+    few = max(most_exceptions(count, _CHANCE_EARLY), 0)
     if sum(ratio <= clear for ratio in ratios) <= few:
         return True
     most = _LEAST if count >= _FEWEST_WITHOUT_GAIN else 1 / clear
@@ -77,7 +74,7 @@ def _is_better(other: Sequence[RunTime], preferred: Sequence[RunTime], *, is_saf
     median = statistics.median(ratios)
     if not is_safe or median < _LEAST:
         return median >= _LEAST
-    if sum(ratio <= 1 for ratio in ratios) <= _most_exceptions(count, _CHANCE):
+    if sum(ratio <= 1 for ratio in ratios) <= most_exceptions(count, _CHANCE):
         return True
     return False if done >= 2 else None
 
@@ -87,44 +84,18 @@ def most_steps_to_compare(ratio: float) -> int:
     return next((count for count, clear in _CLEAR.items() if ratio >= clear), _ENOUGH_SHORT)
 
 
-@cache
-def _most_exceptions(count: int, chance: float) -> int:
-    """Return how many of `count` steps may contradict that a way is faster; -1 if the steps are too few.
-
-    If the two ways are equal, at most that many steps contradict it with a probability of at most `chance` (a
-    sign test).
-    """
-    share = itertools.accumulate(math.comb(count, exceptions) / 2**count for exceptions in range(count + 1))
-    return sum(1 for _ in itertools.takewhile(lambda sum_: sum_ <= chance, share)) - 1
-
-
-@dataclass(frozen=True)
-class Median:
-    """A median, and its 95 % interval by a sign test."""
-
-    value: float
-    low: float
-    high: float
-
-
-def median_of(values: Sequence[float]) -> Median | None:
-    """Return the median of values; None for fewer than six, which have no 95 % interval."""
-    outside, ordered = _most_exceptions(len(values), _CHANCE_OF_SIDE), sorted(values)
-    return None if outside < 0 else Median(statistics.median(ordered), ordered[outside], ordered[~outside])
-
-
 def name_speedup(speedup: Median | None) -> str:
     """Return `faster` or `slower` if the interval excludes 1 and the median differs from 1 by _LEAST.
 
     Return `same` if the whole interval differs from 1 by less, and otherwise `undecided`.
     """
     if speedup is None:
-        return "undecided"
+        return UNDECIDED
     if speedup.low > 1 and speedup.value >= _LEAST:
         return "faster"
     if speedup.high < 1 and speedup.value <= 1 / _LEAST:
         return "slower"
-    return "same" if speedup.low > 1 / _LEAST and speedup.high < _LEAST else "undecided"
+    return "same" if speedup.low > 1 / _LEAST and speedup.high < _LEAST else UNDECIDED
 
 
 def clean_pairs(first: Sequence[RunTime], second: Sequence[RunTime]) -> list[tuple[float, float]]:
