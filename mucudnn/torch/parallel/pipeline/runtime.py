@@ -41,8 +41,7 @@ class BidirectionalPipeline:
             a tuple of tensors, which are arguments of the next stage by position, or a dict, by name.
         mesh: a mesh with the dimension "pipe" and, with data parallelism, "data".
         loss: a function of the last stage's output and of the targets of the same samples. It returns the
-            mean over the samples, or (sum, weight) if their weights differ; the losses of `torch.nn` need no
-            change.
+            mean over the samples, or (sum, weight) if their weights differ.
         schedule: "gems", "1f1b", "1f1b, recompute", "gpipe", "layers", "bidirectional", or "auto", which
             takes the fastest of them in a simulation whose ranks stay within `memory`. With "gems" and
             "bidirectional" each rank holds two stages.
