@@ -11,9 +11,8 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from mucudnn.errors import UsageError
 from mucudnn.torch.parallel.digests import digest, tolerance
-from mucudnn.torch.parallel.pipeline.arguments import Arguments
+from mucudnn.torch.parallel.pipeline.arguments import Arguments, describe
 from mucudnn.torch.parallel.pipeline.program import Part, SplitStage
-from mucudnn.torch.parallel.pipeline.shapes import Description
 from mucudnn.torch.parallel.pipeline.stages import unchanged
 from mucudnn.torch.tracing.saved import tensors_in
 
@@ -56,9 +55,9 @@ class _Result(NamedTuple):
 
 def _describe(name: str, tensor: Tensor | None) -> _Result:
     if tensor is None or tensor.is_meta:
-        return _Result(name, "missing" if tensor is None else str(Description.of(tensor)))
+        return _Result(name, "missing" if tensor is None else describe(tensor))
     values = digest(tensor.detach().to_dense()).tolist()
-    return _Result(name, str(Description.of(tensor)), values, tolerance(tensor.dtype) * values[1])
+    return _Result(name, describe(tensor), values, tolerance(tensor.dtype) * values[1])
 
 
 def _run(
@@ -83,8 +82,7 @@ def _run(
             results.extend(_describe(f"the result of {places[module]}", t) for t in tensors_in(result))
 
     with unchanged(model, device), torch.enable_grad():
-        inputs = [t.detach().to(device, copy=True).requires_grad_(t.requires_grad) for t in example.tensors]
-        arguments = example.but(inputs)
+        arguments = example.map(lambda t: t.detach().to(device, copy=True).requires_grad_(t.requires_grad))
         with register_module_forward_hook(note):
             for module in modules[:-1]:
                 arguments = Arguments.of(arguments.call(module), "the output of a stage")

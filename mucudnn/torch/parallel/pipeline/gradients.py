@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from mucudnn.solver.devices.schedules import Schedule
 from mucudnn.torch.parallel.pipeline.agreement import Agreement
-from mucudnn.torch.parallel.pipeline.shapes import StageSource
-from mucudnn.torch.parallel.pipeline.ties import Place, agree_on_ties
+from mucudnn.torch.parallel.pipeline.ties import Place, StageSource, agree_on_ties
 from mucudnn.torch.parallel.ranks import make_group, naming
 
 _EXCHANGED = "this rank exchanged gradients or other sums with the ranks of the pipelines"

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.fx.node import map_aggregate
 
-from mucudnn.torch.parallel.pipeline.shapes import Description
 from mucudnn.torch.private import tree_map
 from mucudnn.torch.tracing.saved import tensors_in
 
@@ -77,7 +76,7 @@ class Program:
         inputs: the names of the model's inputs, if they are passed by name.
         operations: the operations.
         output: what the model returns, as the arguments in a `Call`.
-        values: the descriptions of all values for the example; the inputs come first.
+        values: the outlines of all values for the example; the inputs come first.
         samples: for each value whose axis 0 tells the number of samples, its size for each sample.
         memories: keys of the values' memory, which are the same for a tensor and its views.
         last_changes: the last operation that changes a memory in place.
@@ -88,7 +87,7 @@ class Program:
     inputs: tuple[str, ...]
     operations: list[Operation] = field(default_factory=list)
     output: Any = None
-    values: list[Description] = field(default_factory=list)
+    values: list[Tensor] = field(default_factory=list)
     samples: dict[int, int] = field(default_factory=dict)
     memories: dict[int, int] = field(default_factory=dict)
     last_changes: dict[int, int] = field(default_factory=dict)

@@ -18,7 +18,6 @@ from torch.overrides import TorchFunctionMode
 from mucudnn.errors import UsageError
 from mucudnn.torch.parallel.pipeline.arguments import Arguments
 from mucudnn.torch.parallel.pipeline.program import Operation, Part, Program, Samples, StageDevice, Value
-from mucudnn.torch.parallel.pipeline.shapes import Description
 from mucudnn.torch.parallel.pipeline.stages import unchanged, unchanged_surroundings
 from mucudnn.torch.private import symbolic_mode, tree_map, without_fake_mode
 from mucudnn.torch.tracing.saved import tensors_in
@@ -84,15 +83,14 @@ class _Recorder(TorchFunctionMode):
     def record(self) -> Program:
         """Return the operations. Raises _UnrepeatableError, or an error of the model's code."""
         with self._mode:
-            inputs = [
-                torch.empty(self._samples, *x.shape[1:], dtype=x.dtype, device=self._device).requires_grad_(
-                    x.requires_grad
-                )
-                for x in self._example.tensors
-            ]
-            self._number(inputs)
+            inputs = self._example.map(
+                lambda x: torch.empty(
+                    self._samples, *x.shape[1:], dtype=x.dtype, device=self._device
+                ).requires_grad_(x.requires_grad)
+            )
+            self._number(inputs.tensors)
             with self._patches(), self, self._repeatable():
-                result = self._example.but(inputs).call(self._model)
+                result = inputs.call(self._model)
         self._program.output = tree_map(self._encode, result)
         return self._program
 
@@ -265,7 +263,7 @@ class _Recorder(TorchFunctionMode):
         numbers = self._number(tensors)
         self._program.operations.append(Operation(name, encoded, numbers, torch.is_grad_enabled()))
 
-    def _number(self, tensors: list[Tensor]) -> tuple[int, ...]:
+    def _number(self, tensors: Sequence[Tensor]) -> tuple[int, ...]:
         """Return numbers for tensors that an operation returns."""
         first = len(self._kept)
         for number, tensor in enumerate(tensors, first):
@@ -273,7 +271,9 @@ class _Recorder(TorchFunctionMode):
             self._references[id(tensor)] = Value(number)
             self._program.memories[number] = _memory_of(tensor)
             shape = tuple(self._with_values(size, self._example.samples) for size in tensor.shape)
-            self._program.values.append(Description(shape, tensor.dtype, tensor.requires_grad))
+            with without_fake_mode():
+                outline = torch.empty(shape, dtype=tensor.dtype, device="meta")
+            self._program.values.append(outline.requires_grad_(tensor.requires_grad))
             count = self._encode(tensor.shape[0]) if shape else None
             if isinstance(count, Samples) and count.rest == 0:
                 self._program.samples[number] = count.factor

@@ -15,14 +15,14 @@ from mucudnn.solver import Infeasible
 from mucudnn.solver.devices.pipelines import INSTANT, PeerLink, PipelineTimeline, choose_schedule
 from mucudnn.solver.devices.schedules import SCHEDULES, Schedule, forward_only
 from mucudnn.torch.parallel.pipeline.agreement import Agreement
-from mucudnn.torch.parallel.pipeline.arguments import Arguments, divide
-from mucudnn.torch.parallel.pipeline.costs import find_inputs, measure_stage
+from mucudnn.torch.parallel.pipeline.arguments import Arguments, divide, join
+from mucudnn.torch.parallel.pipeline.costs import measure_stage
 from mucudnn.torch.parallel.pipeline.gradients import Reduction
 from mucudnn.torch.parallel.pipeline.losses import Loss, MiniBatchLoss, check_parameters
-from mucudnn.torch.parallel.pipeline.mini_batch import Evaluation, Training
-from mucudnn.torch.parallel.pipeline.shapes import StageSource
+from mucudnn.torch.parallel.pipeline.mini_batch import MiniBatch
 from mucudnn.torch.parallel.pipeline.splitting import merge_stages
-from mucudnn.torch.parallel.pipeline.stages import in_mode
+from mucudnn.torch.parallel.pipeline.stages import in_mode, unchanged
+from mucudnn.torch.parallel.pipeline.ties import StageSource
 from mucudnn.torch.parallel.pipeline.transfers import Transfers
 from mucudnn.torch.parallel.ranks import make_group, naming
 
@@ -141,7 +141,7 @@ class BidirectionalPipeline:
         before = {p: p.grad for p in self.parameters()}
         for parameter in before:
             parameter.grad = None
-        run = Training(schedule, self.modules, input_parts, transfers, target_parts, loss)
+        run = MiniBatch(schedule, self.modules, input_parts, transfers, loss, target_parts)
         try:
             run.perform(schedule.orders[self._rank])
             self._agreement.settle(run.error)
@@ -182,16 +182,18 @@ class BidirectionalPipeline:
         (parts,) = self._divide(inputs=inputs)
         schedule = forward_only(self.schedule.stages, len(parts))
         with in_mode(self.modules.values(), training=False):
-            run = Evaluation(schedule, self.modules, parts, self._transfers(schedule))
+            run = MiniBatch(schedule, self.modules, parts, self._transfers(schedule))
             run.perform(schedule.orders[self._rank])
-            self._agreement.settle(run.error)
-        outputs = run.outputs[0] if run.outputs else None
+        with self._agreement.together():
+            if run.error is not None:
+                raise run.error
+            outputs = join(run.outputs, f"the output of stage {self._rank}") if run.outputs else None
         if everywhere:
-            answer = [outputs and outputs.but([tensor.cpu() for tensor in outputs.tensors])]
+            answer = [outputs and outputs.map(Tensor.cpu)]
             with naming("this rank waited for the model's outputs from the last rank of the pipeline"):
                 dist.broadcast_object_list(answer, self._row[-1], self._groups[0], self._device)
             assert answer[0] is not None
-            outputs = answer[0].but([tensor.to(self._device) for tensor in answer[0].tensors])
+            outputs = answer[0].map(lambda tensor: tensor.to(self._device))
         return outputs and outputs.value
 
     def state_dict(self) -> dict[str, Any]:
@@ -292,11 +294,17 @@ class BidirectionalPipeline:
         with self._agreement.together():
             if example is None:
                 raise UsageError('schedule="auto" measures the stages: give it an example mini-batch')
-            micro_batch = divide(example, self._micro_batches, "example")[0]
+            micro_batch = divide(example, self._micro_batches, "example")[0].map(torch.clone)
             module = self._build(self._rank)
-        inputs = find_inputs(module, self._rank, micro_batch, self._row, self._agreement, self._device)
+        schedule = forward_only(len(self._row), 1)
+        transfers = self._transfers(schedule)
+        (task,) = schedule.orders[self._rank]
+        with unchanged(module, self._device):
+            run = MiniBatch(schedule, {(self._rank, 0): module}, [micro_batch], transfers)
+            run.perform([task])
+        self._agreement.settle(run.error)
         with self._agreement.together():
-            own = measure_stage(module, inputs, self._device)
+            own = measure_stage(module, transfers.inputs.get(task) or micro_batch, self._device)
         shared = self._agreement.gather(own)
         costs = [shared[rank] for rank in first]
         limit = None if memory is None else bytes_of("memory", memory)

@@ -29,7 +29,6 @@ from mucudnn.torch.parallel.pipeline.program import (
     values_in,
 )
 from mucudnn.torch.parallel.pipeline.recording import record
-from mucudnn.torch.parallel.pipeline.shapes import Layout
 from mucudnn.torch.parallel.ranks import naming
 
 
@@ -97,11 +96,10 @@ def split(model: nn.Module, *, stages: int, example_input: Any) -> Split:
     ]
 
     def measure(stage: SplitStage) -> Stage:
-        received = stage.split_received
-        layout = Layout(tuple(program.values[v] for v in received), tuple(range(len(received))))
+        received = Arguments(tuple(program.values[v] for v in stage.split_received))
         if any(tensor.is_meta for tensor in (*stage.parameters(), *stage.buffers())):
             stage = copy.deepcopy(stage).to_empty(device=device)
-        return measure_stage(stage, layout, device)
+        return measure_stage(stage, received, device)
 
     def measure_operation(operation: Operation) -> float:
         received = sorted(values_in(operation.call) | {0})  # an input tells the samples
@@ -130,7 +128,7 @@ def split(model: nn.Module, *, stages: int, example_input: Any) -> Split:
         made = make(starts)
         check_stages(model, made, example)
         if program.asks_for_one:
-            check_stages(model, made, example.but([tensor[:1] for tensor in example.tensors]))
+            check_stages(model, made, example.map(lambda tensor: tensor[:1]))
         return starts, list(map(measure, made))
 
     starts, costs = _on_rank_0(choose)
@@ -194,4 +192,4 @@ def _bytes_sent(crossing: Sequence[int], start: int, program: Program) -> float:
     differs = any(count > 1 and program.last_changes.get(m, -1) >= start for m, count in counts.items())
     if differs or program.samples.keys().isdisjoint(crossing):
         return math.inf
-    return sum(program.values[number].bytes for number in crossing)
+    return float(sum(program.values[number].nbytes for number in crossing))

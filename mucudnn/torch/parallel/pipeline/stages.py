@@ -24,10 +24,9 @@ def run_stage(module: nn.Module, inputs: Arguments, recomputes: bool) -> Any:
     def run(*tensors: Tensor) -> Any:
         nonlocal has_run
         if not has_run:  # the stage may change its inputs in place, and the second run needs them
-            copies = {tensor: tensor.clone() for tensor in tensors}
-            tensors = tuple(copies[tensor] for tensor in tensors)
+            tensors = Arguments(tensors).map(torch.clone).tensors
         has_run = True
-        return inputs.but(tensors).call(module)
+        return Arguments(tensors, inputs.names).call(module)
 
     if not recomputes:
         return inputs.call(module)

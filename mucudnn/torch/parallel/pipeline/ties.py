@@ -1,6 +1,6 @@
 """The tensors that a model holds in several places: every rank learns all of them before the first step."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import torch
@@ -10,7 +10,9 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from mucudnn.errors import UsageError
 from mucudnn.torch.parallel.pipeline.agreement import Agreement
 from mucudnn.torch.parallel.pipeline.program import SplitStage
-from mucudnn.torch.parallel.pipeline.shapes import StageSource
+
+StageSource: TypeAlias = nn.Module | Callable[[], nn.Module]
+"""A stage, or a function that builds it."""
 
 Place: TypeAlias = tuple[int, str]
 """A stage, and the name of a parameter or a buffer in it."""

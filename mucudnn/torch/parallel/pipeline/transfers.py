@@ -22,14 +22,10 @@ from torch import Tensor
 
 from mucudnn.errors import UsageError
 from mucudnn.solver.devices.schedules import Schedule, Task
-from mucudnn.torch.parallel.pipeline.arguments import Arguments
-from mucudnn.torch.parallel.pipeline.shapes import Layout, check_outputs, distinct
+from mucudnn.torch.parallel.pipeline.arguments import Arguments, check_outputs
 from mucudnn.torch.parallel.ranks import naming
 
-NOTHING = Layout((), ())
-"""The layout of a message from a rank that failed."""
-
-_HEADER = 1 << 16  # bytes, enough for the description of hundreds of tensors
+_HEADER = 1 << 16  # bytes, enough for the outlines of hundreds of tensors
 
 
 def consumer(task: Task, schedule: Schedule) -> Task | None:
@@ -69,16 +65,17 @@ class Transfers:
                         header = torch.empty(_HEADER, dtype=torch.uint8)
                         work = dist.irecv(header, self.row[peer], self.headers)
                         self._headers[task] = header, work
-        self._arriving: dict[Task, tuple[list[Tensor], list[dist.Work]]] = {}
+        self._arriving: dict[Task, tuple[Arguments | None, list[dist.Work]]] = {}
         self._leaving: dict[Task, _Sent] = {}
-        # The layouts of the outputs and inputs of the micro-batches whose gradients have yet to travel.
-        self._outputs: dict[Task, Layout] = {}
-        self._inputs: dict[Task, Layout] = {}
+        # The outlines of outputs and inputs, which say what gradients have yet to travel. A rank that failed
+        # sends None in their place.
+        self._outputs: dict[Task, Arguments | None] = {}
+        self.inputs: dict[Task, Arguments | None] = {}
 
     def check(self, task: Task, outputs: Arguments) -> None:
         """Raise UsageError unless the result of a task can be sent if it is a stage's outputs."""
         if task.pass_ == "forward" and consumer(task, self.schedule) is not None:
-            check_outputs(outputs.tensors, f"the output of stage {task.stage}", self.device)
+            check_outputs(outputs, f"the output of stage {task.stage}", self.device)
 
     def send(self, task: Task, result: Arguments | None) -> None:
         """Send the result of a task to the rank that needs it: a stage's outputs, or its inputs' gradients.
@@ -93,12 +90,8 @@ class Transfers:
             if task.pass_ == "forward":
                 self._send_outputs(task, receiver, result)
             else:
-                layout = self._inputs.pop(_forward_of(task))
-                if result is None:
-                    tensors = [d.allocate(self.device).zero_() for d in layout.gradients]
-                else:
-                    tensors = [_plain(tensor) for tensor in result.tensors]
-                self._start(task, receiver, tensors)
+                placeholders = self._gradients(self.inputs.pop(_forward_of(task)))
+                self._start(task, receiver, list(map(_plain, result.tensors if result else placeholders)))
 
     def receive(self, task: Task) -> Arguments | None:
         """Wait for the tensors that another rank sends for a task, and return them.
@@ -115,13 +108,10 @@ class Transfers:
         with self._naming(task, sender):
             while task not in self._arriving:
                 self._post(self._expected[sender].popleft(), sender)
-            tensors, works = self._arriving.pop(task)
+            arrived, works = self._arriving.pop(task)
             for work in works:
                 work.wait()
-        if task.pass_ == "backward":
-            return Arguments(tuple(tensors))
-        layout = self._inputs[task]
-        return None if layout == NOTHING else layout.arrange(tensors)
+        return arrived
 
     def release_outputs(self, task: Task) -> None:
         """Free the outputs whose gradients arrived for a backward task.
@@ -144,12 +134,11 @@ class Transfers:
                 self._leaving.pop(task).wait()
 
     def _send_outputs(self, task: Task, receiver: int, outputs: Arguments | None) -> None:
-        layout = self._outputs[task] = NOTHING if outputs is None else Layout.of(outputs)
-        header = torch.frombuffer(bytearray(pickle.dumps(layout).ljust(_HEADER, b"\0")), dtype=torch.uint8)
+        outline = self._outputs[task] = outputs and outputs.outline()
+        header = torch.frombuffer(bytearray(pickle.dumps(outline).ljust(_HEADER, b"\0")), dtype=torch.uint8)
         # A module may change a buffer that it returned, and no gradient shows that the buffer arrived.
         tensors = [
-            _plain(t) if t.requires_grad else _plain(t).clone()
-            for t in distinct(outputs.tensors if outputs else ())
+            _plain(t) if t.requires_grad else _plain(t).clone() for t in (outputs.distinct if outputs else ())
         ]
         self._start(task, receiver, tensors, header)
 
@@ -173,16 +162,20 @@ class Transfers:
     def _post(self, task: Task, sender: int) -> None:
         """Start to receive a message."""
         source = self.row[sender]
+        arriving: Arguments | None
         if task.pass_ == "backward":
-            descriptions = self._outputs.pop(_forward_of(task)).gradients
+            arriving = Arguments(tuple(self._gradients(self._outputs.pop(_forward_of(task)))))
         else:
             header, work = self._headers.pop(task)
             work.wait()
-            layout = self._inputs[task] = pickle.loads(header.numpy().tobytes())
-            descriptions = list(layout.tensors)
-        tensors = [d.allocate(self.device) for d in descriptions]
-        group = self.groups[sender > self.rank]
-        self._arriving[task] = tensors, [dist.irecv(tensor, source, group) for tensor in tensors]
+            outline = self.inputs[task] = pickle.loads(header.numpy().tobytes())
+            arriving = outline and outline.zeros(self.device)
+        group, tensors = self.groups[sender > self.rank], arriving.distinct if arriving else ()
+        self._arriving[task] = arriving, [dist.irecv(t.detach(), source, group) for t in tensors]
+
+    def _gradients(self, outline: Arguments | None) -> list[Tensor]:
+        """Return zeros of the shapes of the gradients that travel back for a message."""
+        return [torch.zeros_like(t, device=self.device) for t in outline.trained] if outline else []
 
 
 @dataclass(frozen=True)
