@@ -133,4 +133,4 @@ def refuse_on_every_rank() -> str:
 def test_every_rank_refuses() -> None:
     first, second = worlds.run(2, refuse_on_every_rank)
     assert "The first difference" in first
-    assert first == second
+    assert second == f"rank 0 failed: {first}"

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import reduce
 
 import torch
@@ -26,11 +27,11 @@ class Reduction:
     Attributes:
         schedule: the schedule.
         pipes: the global ranks of each pipeline, by stage; the same on every process.
-        rank: this process's rank in its pipeline.
         modules: the stages that this rank holds, {(stage, replica): module}.
         sources: all stages.
         device: where sums over the ranks are computed.
         agreement: the connection to all ranks.
+        timeout: how long to wait for other ranks.
 
     Raises:
         UsageError: the ranks cannot know whether two stages share a parameter.
@@ -38,14 +39,13 @@ class Reduction:
 
     schedule: Schedule
     pipes: Sequence[Sequence[int]]
-    rank: int
     modules: Mapping[tuple[int, int], nn.Module]
     sources: Sequence[StageSource]
     device: torch.device
     agreement: Agreement
+    timeout: timedelta
 
     def __post_init__(self) -> None:
-        self._pipeline = next(i for i, row in enumerate(self.pipes) if dist.get_rank() in row)
         self._stages = {stage: module for (stage, _), module in sorted(self.modules.items())}
         self._ties = agree_on_ties(self.sources, self._stages, self.agreement)
         self._groups = self._make_groups()
@@ -105,24 +105,12 @@ class Reduction:
                     for copy in copies:
                         copy.copy_(mean)
 
-    def sum_by_pipeline(self, figures: Sequence[float]) -> tuple[Tensor, Tensor]:
-        """Return the sums of the ranks' figures in each pipeline, and in this rank's pipeline.
-
-        The first result has the shape (pipelines, figures), the second (figures,), both in float64. Every
-        rank gets the same sums.
-        """
-        sums = torch.zeros(len(self.pipes), len(figures), dtype=torch.float64)
-        sums[self._pipeline] = torch.tensor(figures, dtype=torch.float64)
-        with naming(_EXCHANGED):
-            dist.all_reduce(sums, group=self.agreement.group)
-        return sums, sums[self._pipeline]
-
     def gradient_norm(self, norm_type: float) -> Tensor:
         """Return the norm of the whole model's gradients, the same on every rank. Each weight counts once."""
         gradients = [
             copies[0].grad
             for stages, tensors in self._tensors(True)
-            if stages[0] == self.rank and self._pipeline == 0
+            if dist.get_rank() == self.pipes[0][stages[0]]
             for copies in tensors
             if copies[0].grad is not None
         ]
@@ -179,19 +167,16 @@ class Reduction:
 
     def _make_groups(self) -> dict[tuple[int, ...], dist.ProcessGroup | None]:
         """Make the groups for all sets of stages, as every process must. A set on a single rank has None."""
-        groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
         made: dict[tuple[int, ...], dist.ProcessGroup | None] = {}
+        by_ranks: dict[tuple[int, ...], dist.ProcessGroup | None] = {}
         stages_alone = {(stage,) for stage in range(self.schedule.stages)}
         for stages in sorted(stages_alone | set(map(_stages_of, self._ties.values()))):
-            holders = {
-                self.schedule.rank_of(stage, replica)
-                for stage in stages
-                for replica in range(self.schedule.replicas)
-            }
+            replicas = range(self.schedule.replicas)
+            holders = {self.schedule.rank_of(stage, replica) for stage in stages for replica in replicas}
             ranks = tuple(sorted(row[holder] for row in self.pipes for holder in holders))
-            if len(ranks) > 1 and ranks not in groups:
-                groups[ranks] = make_group(ranks, self.agreement.timeout)
-            made[stages] = groups.get(ranks) if len(ranks) > 1 else None
+            if ranks not in by_ranks:
+                by_ranks[ranks] = make_group(ranks, self.timeout) if len(ranks) > 1 else None
+            made[stages] = by_ranks[ranks]
         return made
 
 

@@ -78,7 +78,7 @@ class BidirectionalPipeline:
         link: PeerLink = INSTANT,
         timeout: float = 300.0,
     ) -> None:
-        pipes = _check(stages, mesh, schedule, replications)
+        self._pipes = pipes = _check(stages, mesh, schedule, replications)
         check_parameters(loss)
         self._loss, self._sources = loss, list(stages)
         self._micro_batches = 2 * replications
@@ -88,15 +88,16 @@ class BidirectionalPipeline:
         world_rank = dist.get_rank()
         (self._row,) = [row for row in pipes if world_rank in row]
         self._rank = self._row.index(world_rank)
-        self._agreement = Agreement(pipes, timedelta(seconds=timeout))
+        limit = timedelta(seconds=timeout)
+        self._agreement = Agreement(make_group(sorted(rank for row in pipes for rank in row), limit, "gloo"))
         # All processes make all groups, because new_group is a collective operation of the whole world.
-        groups = [[make_group(row, self._agreement.timeout) for _ in range(2)] for row in pipes]
+        groups = [[make_group(row, limit) for _ in range(2)] for row in pipes]
         self._groups = groups[pipes.index(self._row)]
         self._built: dict[int, nn.Module] = {}
         self.live = 0
         self.timeline: PipelineTimeline | None = None
         if schedule == "auto":
-            self.timeline = self._choose(example, memory, link, pipes[0])
+            self.timeline = self._choose(example, memory, link)
             self.schedule = self.timeline.schedule
         else:
             self.schedule = SCHEDULES[schedule](len(stages), self._micro_batches)
@@ -106,7 +107,13 @@ class BidirectionalPipeline:
             self.modules = {(stage, replica): self._build(stage) for stage, replica in held}
         self.module = merge_stages({stage: module for (stage, _), module in self.modules.items()})
         self._reduction = Reduction(
-            self.schedule, pipes, self._rank, self.modules, self._sources, self._device, self._agreement
+            self.schedule,
+            pipes,
+            self.modules,
+            self._sources,
+            self._device,
+            self._agreement,
+            limit,
         )
         self._reduction.copy_weights()
 
@@ -144,10 +151,11 @@ class BidirectionalPipeline:
         run = MiniBatch(schedule, self.modules, input_parts, transfers, loss, target_parts)
         try:
             run.perform(schedule.orders[self._rank])
-            self._agreement.settle(run.error)
-            sums, own_sums = self._reduction.sum_by_pipeline(loss.figures)
+            figures = self._agreement.gather(loss.figures, run.error)
+            own = [[figures[rank] for rank in row] for row in self._pipes]
+            sums = torch.tensor(own, dtype=torch.float64).sum(1)  # (pipelines, figures)
             value = loss.whole(sums)
-            self._reduction.sum_gradients(loss.factor(own_sums))
+            self._reduction.sum_gradients(loss.factor(sums[self._pipes.index(self._row)]))
             self._reduction.average_buffers()
         except BaseException:
             for parameter, earlier in before.items():
@@ -254,8 +262,7 @@ class BidirectionalPipeline:
     def _divide(self, **values: Any) -> list[list[Arguments]]:
         """Return the micro-batches of inputs and targets, or raise an error on every rank."""
         error: Exception | None = None
-        divided: list[list[Arguments]] = []
-        counts = [0]
+        divided, counts = list[list[Arguments]](), [0]
         try:
             divided = [divide(value, self._micro_batches, name) for name, value in values.items()]
             counts = [sum(part.samples for part in parts) for parts in divided]
@@ -265,7 +272,14 @@ class BidirectionalPipeline:
                 )
         except Exception as failure:  # the caller may pass anything
             error = failure
-        self._agreement.settle(error, counts[0])
+        samples = self._agreement.gather(counts[0], error)
+        for row in self._pipes:
+            own = sorted(samples[rank] for rank in row)
+            if own[0] != own[-1]:
+                raise UsageError(
+                    f"the ranks {row} of a pipeline have mini-batches of {own[0]} to {own[-1]} samples: "
+                    "give all of them the same mini-batch"
+                )
         return divided
 
     def _transfers(self, schedule: Schedule) -> Transfers:
@@ -284,12 +298,10 @@ class BidirectionalPipeline:
             self._built[stage] = module
         return self._built[stage]
 
-    def _choose(
-        self, example: Any, memory: int | str | None, link: PeerLink, first: Sequence[int]
-    ) -> PipelineTimeline:
+    def _choose(self, example: Any, memory: int | str | None, link: PeerLink) -> PipelineTimeline:
         """Measure the stages and return the fastest schedule's timeline, which is the same on every rank.
 
-        The costs are those that the first pipeline measures, whose global ranks are `first`.
+        The costs are those that the first pipeline measures.
         """
         with self._agreement.together():
             if example is None:
@@ -302,11 +314,12 @@ class BidirectionalPipeline:
         with unchanged(module, self._device):
             run = MiniBatch(schedule, {(self._rank, 0): module}, [micro_batch], transfers)
             run.perform([task])
-        self._agreement.settle(run.error)
         with self._agreement.together():
+            if run.error is not None:
+                raise run.error
             own = measure_stage(module, transfers.inputs.get(task) or micro_batch, self._device)
         shared = self._agreement.gather(own)
-        costs = [shared[rank] for rank in first]
+        costs = [shared[rank] for rank in self._pipes[0]]
         limit = None if memory is None else bytes_of("memory", memory)
         try:
             return choose_schedule(costs, self._micro_batches, memory=limit, link=link)

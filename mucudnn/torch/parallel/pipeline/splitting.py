@@ -4,7 +4,7 @@ import copy
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -15,6 +15,7 @@ from mucudnn.output.table import text_table
 from mucudnn.sizes import format_size
 from mucudnn.solver.devices.cutting import cut
 from mucudnn.solver.devices.pipelines import Stage
+from mucudnn.torch.parallel.pipeline.agreement import Agreement
 from mucudnn.torch.parallel.pipeline.arguments import Arguments
 from mucudnn.torch.parallel.pipeline.comparing import check_stages
 from mucudnn.torch.parallel.pipeline.costs import measure_stage
@@ -29,7 +30,6 @@ from mucudnn.torch.parallel.pipeline.program import (
     values_in,
 )
 from mucudnn.torch.parallel.pipeline.recording import record
-from mucudnn.torch.parallel.ranks import naming
 
 
 class Split(list[SplitStage]):
@@ -131,7 +131,17 @@ def split(model: nn.Module, *, stages: int, example_input: Any) -> Split:
             check_stages(model, made, example.map(lambda tensor: tensor[:1]))
         return starts, list(map(measure, made))
 
-    starts, costs = _on_rank_0(choose)
+    agreement, chosen = Agreement(), None
+    with agreement.together():
+        if not dist.is_initialized() or dist.get_rank() == 0:
+            try:
+                chosen = choose()
+            except UsageError:
+                raise
+            except Exception as error:  # the model's code may raise any error
+                raise UsageError(f"the model cannot be run, so cut it by hand: {error!r}") from error
+    # All ranks cut alike, because only rank 0 measured.
+    starts, costs = agreement.gather(chosen)[0] or ((), ())
     return Split(make(starts), costs)
 
 
@@ -148,28 +158,6 @@ def merge_stages(modules: Mapping[int, nn.Module]) -> nn.Module:
         else:
             whole.add_module(str(stage), module)
     return whole
-
-
-def _on_rank_0(function: Callable[[], Any]) -> Any:
-    """Return the result of a function on rank 0, because all ranks must cut alike. Raises UsageError."""
-    answer: list[Any] = [None, None]
-    cause: Exception | None = None
-    is_alone = not (dist.is_available() and dist.is_initialized())
-    if is_alone or dist.get_rank() == 0:
-        try:
-            answer[0] = function()
-        except UsageError as error:
-            cause, answer[1] = error, str(error)
-        except Exception as error:  # the model's code may raise any error
-            cause = error
-            answer[1] = f"rank 0 could not run the model, so cut it by hand: {type(error).__name__}: {error}"
-    if not is_alone:
-        with naming("this rank waited for rank 0, which measures and compares for all"):
-            dist.broadcast_object_list(answer, 0)
-    result, failure = answer
-    if failure:
-        raise UsageError(failure) from cause
-    return result
 
 
 def _crossings(program: Program, inputs: int) -> list[list[int]]:

@@ -66,7 +66,8 @@ class Transfers:
                         work = dist.irecv(header, self.row[peer], self.headers)
                         self._headers[task] = header, work
         self._arriving: dict[Task, tuple[Arguments | None, list[dist.Work]]] = {}
-        self._leaving: dict[Task, _Sent] = {}
+        # The tensors that were sent, each with the version that it had then.
+        self._leaving: dict[Task, list[tuple[Tensor, int, dist.Work]]] = {}
         # The outlines of outputs and inputs, which say what gradients have yet to travel. A rank that failed
         # sends None in their place.
         self._outputs: dict[Task, Arguments | None] = {}
@@ -109,8 +110,7 @@ class Transfers:
             while task not in self._arriving:
                 self._post(self._expected[sender].popleft(), sender)
             arrived, works = self._arriving.pop(task)
-            for work in works:
-                work.wait()
+            _wait(works)
         return arrived
 
     def release_outputs(self, task: Task) -> None:
@@ -120,8 +120,8 @@ class Transfers:
             UsageError: the outputs were changed in place after they were sent.
         """
         sent = self._leaving.pop(_forward_of(task))
-        sent.wait()
-        if [tensor._version for tensor in sent.tensors] != sent.versions:
+        _wait(work for _, _, work in sent)
+        if any(tensor._version != version for tensor, version, _ in sent):
             raise UsageError(
                 f"the output of stage {task.stage} was changed in place after the stage returned it, "
                 f"while it was sent to stage {task.stage + 1}: return a clone of it"
@@ -131,7 +131,7 @@ class Transfers:
         """Wait until all that this rank sent has been received, apart from the latest `keep` messages."""
         with naming(f"rank {self.rank} of the pipeline waited for its messages to be received"):
             for task in list(self._leaving)[: len(self._leaving) - keep]:
-                self._leaving.pop(task).wait()
+                _wait(work for _, _, work in self._leaving.pop(task))
 
     def _send_outputs(self, task: Task, receiver: int, outputs: Arguments | None) -> None:
         outline = self._outputs[task] = outputs and outputs.outline()
@@ -144,10 +144,8 @@ class Transfers:
 
     def _start(self, task: Task, receiver: int, tensors: list[Tensor], *header: Tensor) -> None:
         group, to = self.groups[self.rank > receiver], self.row[receiver]
-        works = [dist.isend(part, to, self.headers) for part in header]
-        works += [dist.isend(tensor, to, group) for tensor in tensors]
-        sent = [*header, *tensors]
-        self._leaving[task] = _Sent(sent, works, [tensor._version for tensor in sent])
+        parts = [*((part, self.headers) for part in header), *((tensor, group) for tensor in tensors)]
+        self._leaving[task] = [(part, part._version, dist.isend(part, to, way)) for part, way in parts]
 
     def _naming(self, task: Task, sender: int) -> AbstractContextManager[None]:
         return naming(f"rank {self.rank} of the pipeline waited for the {task} from rank {sender}")
@@ -178,17 +176,9 @@ class Transfers:
         return [torch.zeros_like(t, device=self.device) for t in outline.trained] if outline else []
 
 
-@dataclass(frozen=True)
-class _Sent:
-    """A message that may not have arrived yet, with the versions that its tensors had as it was sent."""
-
-    tensors: list[Tensor]
-    works: list[dist.Work]
-    versions: list[int]
-
-    def wait(self) -> None:
-        for work in self.works:
-            work.wait()
+def _wait(works: Iterable[dist.Work]) -> None:
+    for work in works:
+        work.wait()
 
 
 def _forward_of(task: Task) -> Task:
