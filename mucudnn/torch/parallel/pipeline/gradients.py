@@ -50,12 +50,17 @@ class Reduction:
         self._ties = agree_on_ties(self.sources, self._stages, self.agreement)
         self._groups = self._make_groups()
 
-    def copy_weights(self) -> None:
-        """Give all copies of each tensor the values that the first pipeline's first stage with it holds."""
-        for is_parameter in (True, False):
-            for stages, tensors in self._tensors(is_parameter):
-                for copies in tensors:
-                    self._broadcast(stages, [copies])
+    def copy_parameters(self) -> None:
+        """Give all copies of a parameter the values that the first pipeline's first stage with it holds."""
+        for stages, tensors in self._tensors(True):
+            for copies in tensors:
+                self._broadcast(stages, [copies])
+
+    def copy_buffers(self) -> None:
+        """Give all copies of a buffer, such as running statistics, those values, as DDP does."""
+        for stages, tensors in self._tensors(False):
+            for same in _by_type(tensors):
+                self._broadcast(stages, same)
 
     def sum_gradients(self, factor: float = 1.0) -> None:
         """Add the gradients of all copies in a pipeline, times a factor, and average them over the pipelines.
@@ -78,7 +83,7 @@ class Reduction:
                     for copies in same
                 ]
                 values.append(torch.tensor(counts, dtype=values[0].dtype, device=values[0].device))
-                *sums, present = self._sum(stages, values, len(self.pipes))
+                *sums, present = self._sum(stages, values)
                 for copies, total, is_present in zip(same, sums, present.tolist(), strict=True):
                     for parameter in copies:
                         if not is_present:
@@ -87,23 +92,6 @@ class Reduction:
                             parameter.grad = total.clone()
                         else:
                             parameter.grad.copy_(total)
-
-    def average_buffers(self) -> None:
-        """Give all copies of a buffer, such as running statistics, their mean.
-
-        Integers and truth values have no mean, so their copies get the values that `copy_weights` would give.
-        """
-        for stages, tensors in self._tensors(False):
-            group = self._groups[stages]
-            ranks = 1 if group is None else dist.get_world_size(group)
-            for same in _by_type(tensors):
-                if not (same[0][0].is_floating_point() or same[0][0].is_complex()):
-                    self._broadcast(stages, same)
-                    continue
-                means = [_add([c / len(copies) for c in copies]) for copies in same]
-                for copies, mean in zip(same, self._sum(stages, means, ranks), strict=True):
-                    for copy in copies:
-                        copy.copy_(mean)
 
     def gradient_norm(self, norm_type: float) -> Tensor:
         """Return the norm of the whole model's gradients, the same on every rank. Each weight counts once."""
@@ -139,10 +127,10 @@ class Reduction:
         yield from sorted(together.items(), key=lambda item: item[0])
 
     @torch.no_grad()
-    def _sum(self, stages: tuple[int, ...], values: Sequence[Tensor], divisor: int) -> list[Tensor]:
-        """Return the sums of tensors of a type over the ranks that hold stages, divided by a number."""
+    def _sum(self, stages: tuple[int, ...], values: Sequence[Tensor]) -> list[Tensor]:
+        """Return the sums of tensors of a type over the ranks that hold stages, for a mean over pipelines."""
         flat = torch.cat([value.flatten() for value in values])
-        flat /= divisor  # before the sum, which may overflow: attention masks hold the lowest finite number
+        flat /= len(self.pipes)  # before the sum, which may overflow
         group = self._groups[stages]
         if group is not None:
             with naming(_EXCHANGED):

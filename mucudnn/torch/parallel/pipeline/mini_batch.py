@@ -8,7 +8,7 @@ from torch import nn
 from torch.profiler import record_function
 
 from mucudnn.solver.devices.schedules import Schedule, Task
-from mucudnn.torch.parallel.pipeline.arguments import Arguments, enter
+from mucudnn.torch.parallel.pipeline.arguments import Arguments, check_outputs, enter
 from mucudnn.torch.parallel.pipeline.losses import MiniBatchLoss
 from mucudnn.torch.parallel.pipeline.stages import run_stage
 from mucudnn.torch.parallel.pipeline.transfers import Transfers
@@ -53,17 +53,16 @@ class MiniBatch:
 
     def _perform(self, task: Task) -> None:
         """Run a task. After an error, only exchange messages, because other ranks learn of it at the end."""
-        arrived = self.transfers.receive(task)
-        self._failed = self._failed or arrived is None
-        result = None
-        if arrived is not None and not self._failed:
+        arrived, result = self.transfers.receive(task), Arguments(())
+        if task.pass_ == "forward" and task.stage > 0 and not arrived.tensors:
+            self._failed = True  # on another rank
+        if not self._failed:
             try:
                 run = self._forward if task.pass_ == "forward" else self._backward
                 result = run(task, arrived)
-                self.transfers.check(task, result)
             except Exception as error:  # the code of stages and of the loss may raise any error
                 error.add_note(f"in the {task} with {arrived}" if arrived.tensors else f"in the {task}")
-                self._failed, self.error, result = True, error, None
+                self._failed, self.error = True, error
                 self._kept.clear()
         self.transfers.send(task, result)
 
@@ -75,7 +74,10 @@ class MiniBatch:
         if is_last and self.loss is not None:
             outputs = Arguments((self.loss.part(returned, self.targets[task.micro_batch]),))
         else:
-            outputs = Arguments.of(returned, f"the output of stage {task.stage}")
+            what = f"the output of stage {task.stage}"
+            outputs = Arguments.of(returned, what)
+            if not is_last:
+                check_outputs(outputs, what, self.transfers.device)
         if self.loss is not None:
             self._kept[task.micro_batch, task.stage] = received, outputs
             self.live = max(self.live, len(self._kept))

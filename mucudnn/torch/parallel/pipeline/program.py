@@ -1,6 +1,6 @@
 """The operations of a model in the order in which it runs them, and a stage, which runs some of them."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, TypeAlias
@@ -109,7 +109,6 @@ class SplitStage(nn.Module):
         received: the numbers of the values that the stage takes.
         operations: the operations that it runs.
         output: what it returns, as `Program.output`.
-        needed: for each operation, the values that are needed after it.
         unused: the names of weights that belong to no operation.
     """
 
@@ -120,7 +119,6 @@ class SplitStage(nn.Module):
         received: Sequence[int],
         operations: Sequence[Operation],
         output: Any,
-        needed: Iterable[Collection[int]],
         unused: Iterable[str] = (),
     ) -> None:
         super().__init__()
@@ -128,7 +126,7 @@ class SplitStage(nn.Module):
         self.split_received = tuple(received)
         self.split_operations = tuple(operations)
         self._place = next(place for place, value in enumerate(received) if value in program.samples)
-        self._needed = list(needed)
+        self._needed = needed_values(operations, output)[1:]
         calls = [operation.call for operation in operations]
         self.split_names = sorted({*unused, *(part.name for part in references((calls, output), Part))})
         for name in self.split_names:
@@ -170,6 +168,14 @@ def references(value: Any, kind: type) -> list[Any]:
 def values_in(value: Any) -> set[int]:
     """Return the numbers of the values in calls or outputs."""
     return {reference.number for reference in references(value, Value)}
+
+
+def needed_values(operations: Sequence[Operation], output: Any) -> list[list[int]]:
+    """Return for each operation, and for the end, the earlier values that are needed from there on."""
+    needed = [sorted(values_in(output))]
+    for operation in reversed(operations):
+        needed.append(sorted(set(needed[-1]).difference(operation.results) | values_in(operation.call)))
+    return needed[::-1]
 
 
 def add_at(tree: nn.Module, name: str, source: nn.Module) -> None:

@@ -4,7 +4,7 @@ import logging
 import pickle
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -214,14 +214,9 @@ class _Recorder(TorchFunctionMode):
             self._failure = _UnrepeatableError(reason)
             raise self._failure
 
-    @contextmanager
-    def _operation(self) -> Iterator[None]:
+    def _operation(self) -> AbstractContextManager[Any]:
         """Record nothing in the block, which runs inside a single operation."""
-        before, self._is_in_operation = self._is_in_operation, True
-        try:
-            yield
-        finally:
-            self._is_in_operation = before
+        return mock.patch.object(self, "_is_in_operation", True)
 
     @contextmanager
     def _repeatable(self) -> Iterator[None]:

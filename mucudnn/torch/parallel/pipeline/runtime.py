@@ -115,7 +115,8 @@ class BidirectionalPipeline:
             self._agreement,
             limit,
         )
-        self._reduction.copy_weights()
+        self._reduction.copy_parameters()
+        self._reduction.copy_buffers()
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Yield the parameters of all stages that this rank holds, each once, for an optimizer."""
@@ -156,7 +157,7 @@ class BidirectionalPipeline:
             sums = torch.tensor(own, dtype=torch.float64).sum(1)  # (pipelines, figures)
             value = loss.whole(sums)
             self._reduction.sum_gradients(loss.factor(sums[self._pipes.index(self._row)]))
-            self._reduction.average_buffers()
+            self._reduction.copy_buffers()
         except BaseException:
             for parameter, earlier in before.items():
                 parameter.grad = earlier

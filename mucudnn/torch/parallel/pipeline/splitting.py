@@ -26,6 +26,7 @@ from mucudnn.torch.parallel.pipeline.program import (
     SplitStage,
     Value,
     add_at,
+    needed_values,
     references,
     values_in,
 )
@@ -86,7 +87,9 @@ def split(model: nn.Module, *, stages: int, example_input: Any) -> Split:
         raise UsageError(f"stages is {stages}, must be at least 1")
     example = Arguments.of(example_input, "example_input")
     program = record(model, example)
-    operations, crossings = program.operations, _crossings(program, len(example.tensors))
+    operations = program.operations
+    crossings = needed_values(operations, program.output)
+    crossings[0] = list(range(len(example.tensors)))
     device = example.tensors[0].device
     parts = references([operation.call for operation in operations], Part)
     unused = [
@@ -104,7 +107,7 @@ def split(model: nn.Module, *, stages: int, example_input: Any) -> Split:
     def measure_operation(operation: Operation) -> float:
         received = sorted(values_in(operation.call) | {0})  # an input tells the samples
         results = tuple(map(Value, operation.results))
-        cost = measure(SplitStage(model, program, received, [operation], results, [operation.results]))
+        cost = measure(SplitStage(model, program, received, [operation], results))
         return cost.forward_ms + cost.backward_ms
 
     def make(starts: Sequence[int]) -> list[SplitStage]:
@@ -112,8 +115,8 @@ def split(model: nn.Module, *, stages: int, example_input: Any) -> Split:
         for a, b in itertools.pairwise([0, *starts, len(operations)]):
             is_last = b == len(operations)
             output = program.output if is_last else tuple(map(Value, crossings[b]))
-            needed, names = crossings[a + 1 : b + 1], unused if is_last else []
-            made.append(SplitStage(model, program, crossings[a], operations[a:b], output, needed, names))
+            names = unused if is_last else []
+            made.append(SplitStage(model, program, crossings[a], operations[a:b], output, names))
         return made
 
     def choose() -> tuple[list[int], list[Stage]]:
@@ -131,17 +134,17 @@ def split(model: nn.Module, *, stages: int, example_input: Any) -> Split:
             check_stages(model, made, example.map(lambda tensor: tensor[:1]))
         return starts, list(map(measure, made))
 
-    agreement, chosen = Agreement(), None
-    with agreement.together():
-        if not dist.is_initialized() or dist.get_rank() == 0:
-            try:
-                chosen = choose()
-            except UsageError:
-                raise
-            except Exception as error:  # the model's code may raise any error
-                raise UsageError(f"the model cannot be run, so cut it by hand: {error!r}") from error
-    # All ranks cut alike, because only rank 0 measured.
-    starts, costs = agreement.gather(chosen)[0] or ((), ())
+    chosen: Any = None
+    failure: UsageError | None = None
+    if not dist.is_initialized() or dist.get_rank() == 0:  # because all ranks must cut alike
+        try:
+            chosen = choose()
+        except UsageError as error:
+            failure = error
+        except Exception as error:  # the model's code may raise any error
+            failure = UsageError(f"the model cannot be run, so cut it by hand: {error!r}")
+            failure.__cause__ = error
+    starts, costs = Agreement().gather(chosen, failure)[0]
     return Split(make(starts), costs)
 
 
@@ -158,19 +161,6 @@ def merge_stages(modules: Mapping[int, nn.Module]) -> nn.Module:
         else:
             whole.add_module(str(stage), module)
     return whole
-
-
-def _crossings(program: Program, inputs: int) -> list[list[int]]:
-    """Return for each operation, and for the end, the earlier values that are needed from there on, in order.
-
-    The first operation has all inputs.
-    """
-    crossings = [sorted(values_in(program.output))]
-    for operation in reversed(program.operations):
-        needed = set(crossings[-1]).difference(operation.results) | values_in(operation.call)
-        crossings.append(sorted(needed))
-    crossings[-1] = list(range(inputs))
-    return crossings[::-1]
 
 
 def _bytes_sent(crossing: Sequence[int], start: int, program: Program) -> float:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from mucudnn.errors import UsageError
 from mucudnn.solver.devices.schedules import Schedule, Task
-from mucudnn.torch.parallel.pipeline.arguments import Arguments, check_outputs
+from mucudnn.torch.parallel.pipeline.arguments import Arguments
 from mucudnn.torch.parallel.ranks import naming
 
 _HEADER = 1 << 16  # bytes, enough for the outlines of hundreds of tensors
@@ -55,60 +55,61 @@ class Transfers:
     device: torch.device
 
     def __post_init__(self) -> None:
-        peers = set(range(self.schedule.stages)) - {self.rank}
-        self._expected = {peer: deque(self._sent_by(peer)) for peer in peers}
+        self._senders: dict[Task, int] = {}
+        self._expected = [deque[Task]() for _ in self.row]
         self._headers: dict[Task, tuple[Tensor, dist.Work]] = {}
-        for peer, tasks in self._expected.items():
-            for task in tasks:
-                if task.pass_ == "forward":
-                    with self._naming(task, peer):
-                        header = torch.empty(_HEADER, dtype=torch.uint8)
-                        work = dist.irecv(header, self.row[peer], self.headers)
-                        self._headers[task] = header, work
-        self._arriving: dict[Task, tuple[Arguments | None, list[dist.Work]]] = {}
+        for peer, order in enumerate(self.schedule.orders):
+            for task in filter(None, (consumer(sent, self.schedule) for sent in order)):
+                if self.schedule.rank_of(task.stage, task.replica) == self.rank:
+                    self._senders[task] = peer
+                    self._expected[peer].append(task)
+                    if task.pass_ == "forward":
+                        with self._naming(task):
+                            header = torch.empty(_HEADER, dtype=torch.uint8)
+                            self._headers[task] = header, dist.irecv(header, self.row[peer], self.headers)
+        self._arriving: dict[Task, tuple[Arguments, list[dist.Work]]] = {}
         # The tensors that were sent, each with the version that it had then.
         self._leaving: dict[Task, list[tuple[Tensor, int, dist.Work]]] = {}
-        # The outlines of outputs and inputs, which say what gradients have yet to travel. A rank that failed
-        # sends None in their place.
-        self._outputs: dict[Task, Arguments | None] = {}
-        self.inputs: dict[Task, Arguments | None] = {}
+        # The outlines of outputs and inputs, which say what gradients have yet to travel.
+        self._outputs: dict[Task, Arguments] = {}
+        self.inputs: dict[Task, Arguments] = {}
 
-    def check(self, task: Task, outputs: Arguments) -> None:
-        """Raise UsageError unless the result of a task can be sent if it is a stage's outputs."""
-        if task.pass_ == "forward" and consumer(task, self.schedule) is not None:
-            check_outputs(outputs, f"the output of stage {task.stage}", self.device)
-
-    def send(self, task: Task, result: Arguments | None) -> None:
+    def send(self, task: Task, result: Arguments) -> None:
         """Send the result of a task to the rank that needs it: a stage's outputs, or its inputs' gradients.
 
-        A rank that failed passes None, and sends a header that says so, or placeholders of gradients.
+        A rank that failed passes and sends no tensors as outputs, and sends placeholders of gradients.
         """
         target = consumer(task, self.schedule)
         if target is None:
             return
         receiver = self.schedule.rank_of(target.stage, target.replica)
+        group, to = self.groups[self.rank > receiver], self.row[receiver]
         with naming(f"rank {self.rank} of the pipeline sent the {task} to rank {receiver}"):
             if task.pass_ == "forward":
-                self._send_outputs(task, receiver, result)
+                outline = self._outputs[task] = result.outline()
+                text = bytearray(pickle.dumps(outline).ljust(_HEADER, b"\0"))
+                sent = [(torch.frombuffer(text, dtype=torch.uint8), self.headers)]
+                for t in result.distinct:
+                    # A module may change a buffer that it returned, which no gradient shows to have arrived.
+                    sent.append((_plain(t) if t.requires_grad else _plain(t).clone(), group))
             else:
                 placeholders = self._gradients(self.inputs.pop(_forward_of(task)))
-                self._start(task, receiver, list(map(_plain, result.tensors if result else placeholders)))
+                sent = [(_plain(t), group) for t in result.tensors or placeholders]
+            self._leaving[task] = [(t, t._version, dist.isend(t, to, way)) for t, way in sent]
 
-    def receive(self, task: Task) -> Arguments | None:
+    def receive(self, task: Task) -> Arguments:
         """Wait for the tensors that another rank sends for a task, and return them.
 
         They are the inputs of a stage, as leaves that require a gradient if it travels back, or the gradients
-        of its outputs. Return None if the sender failed, and no tensors if no rank sends any.
+        of its outputs. Return no tensors if no rank sends any, or if the sender of the inputs failed.
 
         Raises MucudnnError if they do not arrive in time.
         """
-        stage = task.stage + (-1 if task.pass_ == "forward" else 1)
-        if not 0 <= stage < self.schedule.stages:
+        if task not in self._senders:
             return Arguments(())
-        sender = self.schedule.rank_of(stage, task.replica)
-        with self._naming(task, sender):
+        with self._naming(task):
             while task not in self._arriving:
-                self._post(self._expected[sender].popleft(), sender)
+                self._post(self._expected[self._senders[task]].popleft())
             arrived, works = self._arriving.pop(task)
             _wait(works)
         return arrived
@@ -133,47 +134,26 @@ class Transfers:
             for task in list(self._leaving)[: len(self._leaving) - keep]:
                 _wait(work for _, _, work in self._leaving.pop(task))
 
-    def _send_outputs(self, task: Task, receiver: int, outputs: Arguments | None) -> None:
-        outline = self._outputs[task] = outputs and outputs.outline()
-        header = torch.frombuffer(bytearray(pickle.dumps(outline).ljust(_HEADER, b"\0")), dtype=torch.uint8)
-        # A module may change a buffer that it returned, and no gradient shows that the buffer arrived.
-        tensors = [
-            _plain(t) if t.requires_grad else _plain(t).clone() for t in (outputs.distinct if outputs else ())
-        ]
-        self._start(task, receiver, tensors, header)
-
-    def _start(self, task: Task, receiver: int, tensors: list[Tensor], *header: Tensor) -> None:
-        group, to = self.groups[self.rank > receiver], self.row[receiver]
-        parts = [*((part, self.headers) for part in header), *((tensor, group) for tensor in tensors)]
-        self._leaving[task] = [(part, part._version, dist.isend(part, to, way)) for part, way in parts]
-
-    def _naming(self, task: Task, sender: int) -> AbstractContextManager[None]:
+    def _naming(self, task: Task) -> AbstractContextManager[None]:
+        sender = self._senders[task]
         return naming(f"rank {self.rank} of the pipeline waited for the {task} from rank {sender}")
 
-    def _sent_by(self, peer: int) -> Iterable[Task]:
-        """Yield this rank's tasks that need a message from a peer, in the order in which the peer sends."""
-        for task in self.schedule.orders[peer]:
-            target = consumer(task, self.schedule)
-            if target is not None and self.schedule.rank_of(target.stage, target.replica) == self.rank:
-                yield target
-
-    def _post(self, task: Task, sender: int) -> None:
+    def _post(self, task: Task) -> None:
         """Start to receive a message."""
-        source = self.row[sender]
-        arriving: Arguments | None
+        sender = self._senders[task]
+        source, group = self.row[sender], self.groups[sender > self.rank]
         if task.pass_ == "backward":
             arriving = Arguments(tuple(self._gradients(self._outputs.pop(_forward_of(task)))))
         else:
             header, work = self._headers.pop(task)
             work.wait()
-            outline = self.inputs[task] = pickle.loads(header.numpy().tobytes())
-            arriving = outline and outline.zeros(self.device)
-        group, tensors = self.groups[sender > self.rank], arriving.distinct if arriving else ()
-        self._arriving[task] = arriving, [dist.irecv(t.detach(), source, group) for t in tensors]
+            self.inputs[task] = pickle.loads(header.numpy().tobytes())
+            arriving = self.inputs[task].zeros(self.device)
+        self._arriving[task] = arriving, [dist.irecv(t.detach(), source, group) for t in arriving.distinct]
 
-    def _gradients(self, outline: Arguments | None) -> list[Tensor]:
+    def _gradients(self, outline: Arguments) -> list[Tensor]:
         """Return zeros of the shapes of the gradients that travel back for a message."""
-        return [torch.zeros_like(t, device=self.device) for t in outline.trained] if outline else []
+        return [torch.zeros_like(t, device=self.device) for t in outline.trained]
 
 
 def _wait(works: Iterable[dist.Work]) -> None:
