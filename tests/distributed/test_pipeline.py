@@ -13,8 +13,11 @@ import worlds
     [
         ("stages", "UsageError: the model has 3 stages and the mesh 2 ranks along 'pipe'"),
         ("shapes", "in the forward of micro-batch 0 in stage 1 with (4, 6) torch.float64 and (4, 6)"),
-        ("batch", "UsageError: the inputs have no samples: leave out empty mini-batches on all ranks"),
-        ("targets", "UsageError: the mini-batch has 8 samples in inputs and 6 in targets"),
+        (
+            "batch",
+            "UsageError: the inputs and targets have no samples: leave out empty mini-batches on all ranks",
+        ),
+        ("targets", "UsageError: the inputs and targets have different numbers of samples: [6, 8]"),
         ("schedule", "UsageError: there is no schedule 'zigzag': give auto, layers, gems"),
         ("replications", "UsageError: replications is 0, must be at least 1"),
         ("meta", "is on the meta device, and this rank holds it: give a function that builds the stage"),

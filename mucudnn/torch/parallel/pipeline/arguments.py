@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -92,27 +93,33 @@ def describe(tensor: Tensor) -> str:
     return f"{tuple(tensor.shape)} {tensor.dtype}" + ("" if tensor.requires_grad else " without gradient")
 
 
-def divide(values: Any, parts: int, what: str) -> list[Arguments]:
-    """Return the micro-batches of a mini-batch: as many as `parts`, or as many as there are samples.
+def divide(values: Mapping[str, Any], parts: int) -> list[list[Arguments]]:
+    """Return the micro-batches of inputs and targets: as many as `parts`, or as many as there are samples.
 
     The first ones have one sample more than the others if the samples do not divide.
+
+    Args:
+        values: the inputs and the targets by these names, or any other values.
+        parts: the number of micro-batches.
 
     Raises:
         UsageError: there are no samples, or the tensors have different numbers of them.
     """
-    arguments = Arguments.of(values, what)
-    counts = {t.shape[0] if t.dim() else 0 for t in arguments.tensors}
+    wholes, what = [Arguments.of(value, name) for name, value in values.items()], " and ".join(values)
+    counts = {t.shape[0] if t.dim() else 0 for arguments in wholes for t in arguments.tensors}
     if len(counts) != 1:
         raise UsageError(f"the {what} have different numbers of samples: {sorted(counts)}")
     (count,) = counts
     if count == 0:
         raise UsageError(f"the {what} have no samples: leave out empty mini-batches on all ranks")
-    # Detached, because views share a version counter: a change of one would look like a change of all.
-    chunks = [
-        [view if view.requires_grad else view.data for view in tensor.tensor_split(min(parts, count))]
-        for tensor in arguments.tensors
-    ]
-    return [Arguments(tensors, arguments.names) for tensors in zip(*chunks, strict=True)]
+    parts = min(parts, count)
+
+    def part(tensor: Tensor, number: int) -> Tensor:
+        # Detached, because views share a version counter: a change of one would look like a change of all.
+        view = tensor.tensor_split(parts)[number]
+        return view if view.requires_grad else view.data
+
+    return [[whole.map(partial(part, number=number)) for number in range(parts)] for whole in wholes]
 
 
 def join(parts: Sequence[Arguments], what: str) -> Arguments:

@@ -78,7 +78,7 @@ class Reduction:
                 # Counted, because another rank's copy may have a gradient when this rank's has none.
                 counts = [sum(p.grad is not None for p in copies) for copies in same]
                 values = [
-                    _add([p.grad.to_dense() if p.grad is not None else torch.zeros_like(p) for p in copies])
+                    sum(p.grad.to_dense() if p.grad is not None else torch.zeros_like(p) for p in copies)
                     * factor
                     for copies in same
                 ]
@@ -170,10 +170,6 @@ class Reduction:
 
 def _stages_of(places: Iterable[Place]) -> tuple[int, ...]:
     return tuple(sorted({stage for stage, _ in places}))
-
-
-def _add(tensors: Sequence[Tensor]) -> Tensor:
-    return reduce(torch.add, tensors)
 
 
 def _by_type(tensors: Iterable[list[Tensor]]) -> list[list[list[Tensor]]]:

@@ -263,17 +263,13 @@ class BidirectionalPipeline:
     def _divide(self, **values: Any) -> list[list[Arguments]]:
         """Return the micro-batches of inputs and targets, or raise an error on every rank."""
         error: Exception | None = None
-        divided, counts = list[list[Arguments]](), [0]
+        divided, count = list[list[Arguments]](), 0
         try:
-            divided = [divide(value, self._micro_batches, name) for name, value in values.items()]
-            counts = [sum(part.samples for part in parts) for parts in divided]
-            if len(set(counts)) > 1:
-                raise UsageError(
-                    f"the mini-batch has {counts[0]} samples in inputs and {counts[1]} in targets"
-                )
+            divided = divide(values, self._micro_batches)
+            count = sum(part.samples for part in divided[0])
         except Exception as failure:  # the caller may pass anything
             error = failure
-        samples = self._agreement.gather(counts[0], error)
+        samples = self._agreement.gather(count, error)
         for row in self._pipes:
             own = sorted(samples[rank] for rank in row)
             if own[0] != own[-1]:
@@ -307,7 +303,7 @@ class BidirectionalPipeline:
         with self._agreement.together():
             if example is None:
                 raise UsageError('schedule="auto" measures the stages: give it an example mini-batch')
-            micro_batch = divide(example, self._micro_batches, "example")[0].map(torch.clone)
+            micro_batch = divide({"example": example}, self._micro_batches)[0][0].map(torch.clone)
             module = self._build(self._rank)
         schedule = forward_only(len(self._row), 1)
         transfers = self._transfers(schedule)

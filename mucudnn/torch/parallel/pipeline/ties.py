@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import torch
-from torch import nn
-from torch.utils.weak import WeakTensorKeyDictionary
+from torch import Tensor, nn
 
 from mucudnn.errors import UsageError
 from mucudnn.torch.parallel.pipeline.agreement import Agreement
@@ -58,11 +57,9 @@ def agree_on_ties(
 def _see(
     sources: Sequence[StageSource], built: Mapping[int, nn.Module]
 ) -> tuple[list[list[Place]], list[list[Place]]]:
-    """Return the places of each tensor that has several: of real tensors, and of parameters on meta."""
-    # Weak keys, so that a tensor that a function builds for a single stage does not outlive the stage.
-    real, on_meta = WeakTensorKeyDictionary(), WeakTensorKeyDictionary()
+    """Return the places of each tensor: of real tensors, and of parameters on meta."""
+    by_tensor: dict[Tensor, list[Place]] = {}
     by_name: dict[str, list[Place]] = {}  # in stages that `split` cut, a name stands for one tensor
-    seen: list[nn.Module] = []
     for stage, source in enumerate(sources):
         module = built.get(stage, source)
         if not isinstance(module, nn.Module):
@@ -71,23 +68,17 @@ def _see(
                     module = module()
             except Exception:  # functions that cannot build on meta are left to the ranks with the stage
                 continue
-        is_new = not any(module is other for other in seen)
-        if isinstance(source, nn.Module):
-            seen.append(source)
+        is_new = source not in sources[:stage]
         parameters = module.named_parameters(remove_duplicate=False)
         for name, tensor in (*parameters, *module.named_buffers(remove_duplicate=False)):
-            if not tensor.is_meta:
-                real.setdefault(tensor, []).append((stage, name))
-            elif is_new and isinstance(
-                tensor, nn.Parameter
-            ):  # a module on meta in several stages may become a different module on each rank
-                on_meta.setdefault(tensor, []).append((stage, name))
+            # A module on meta in several stages may become a different module on each rank.
+            if not tensor.is_meta or (is_new and isinstance(tensor, nn.Parameter)):
+                by_tensor.setdefault(tensor, []).append((stage, name))
             if isinstance(source, SplitStage):
                 by_name.setdefault(name, []).append((stage, name))
-    return (
-        [places for places in (*real.values(), *by_name.values()) if len(places) > 1],
-        [places for places in on_meta.values() if len({stage for stage, _ in places}) > 1],
-    )
+    on_meta = [places for tensor, places in by_tensor.items() if tensor.is_meta]
+    real = [places for tensor, places in by_tensor.items() if not tensor.is_meta]
+    return [*real, *by_name.values()], on_meta
 
 
 def _join(ties: dict[Place, tuple[Place, ...]], places: Iterable[Place]) -> None:
