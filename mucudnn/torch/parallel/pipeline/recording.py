@@ -69,7 +69,6 @@ class _Recorder(TorchFunctionMode):
         is_meta = any(tensor.is_meta for tensor in tensors.values())
         self._device = torch.device("meta") if is_meta else example.tensors[0].device
         self._paths = {module: name for name, module in model.named_modules()}
-        self._modes = {module: module.training for module in model.modules()}
         self._inside, self._is_in_operation = [""], False
         self._failure: Exception | None = None
         self._references: dict[int, Value | Part] = {
@@ -104,7 +103,10 @@ class _Recorder(TorchFunctionMode):
 
         def is_training(module: nn.Module) -> Any:
             self._refuse("it asks whether it is training")
-            return self._modes[module]
+            return vars(module)["training"]
+
+        def train(module: nn.Module, mode: bool) -> None:
+            vars(module)["training"] = mode
 
         def refusing(function: Callable[..., Any], reason: str) -> Callable[..., Any]:
             def refused(*args: Any, **kwargs: Any) -> Any:
@@ -118,15 +120,13 @@ class _Recorder(TorchFunctionMode):
             for owner, name, replacement in (
                 (nn.Module, "__call__", run),
                 (nn.Module, "__setattr__", refusing(nn.Module.__setattr__, "it sets an attribute")),
-                (nn.Module, "training", property(is_training, self._modes.__setitem__)),
+                (nn.Module, "training", property(is_training, train)),
                 (torch.autocast, "__enter__", refusing(torch.autocast.__enter__, "it sets autocast")),
                 (torch, "is_autocast_enabled", refusing(torch.is_autocast_enabled, "it asks for autocast")),
                 (torch.autograd.Function, "apply", classmethod(apply)),
                 (logging.getLogger("torch._subclasses.fake_tensor"), "disabled", True),
             ):
                 stack.enter_context(mock.patch.object(owner, name, replacement, create=True))
-            for module in self._modes:
-                vars(module).pop("training", None)
             yield
 
     def __torch_function__(
@@ -290,11 +290,10 @@ class _Recorder(TorchFunctionMode):
     def _count(self, size: Any) -> Samples:
         """Return how a size depends on the number of samples. Raises _UnrepeatableError."""
         symbol, expression = self._samples.node.expr, size.node.expr
-        rest = expression.subs(symbol, 0)
-        factor = expression.subs(symbol, 1) - rest
-        if not isinstance(size, torch.SymInt) or (expression - factor * symbol - rest).expand() != 0:
+        factor = expression.diff(symbol)
+        if not factor.is_Integer:
             raise _UnrepeatableError(f"it computes {expression}, where {symbol} is the number of samples")
-        return Samples(int(factor), int(rest))
+        return Samples(int(factor), int(expression.subs(symbol, 0)))
 
 
 def _memory_of(tensor: Tensor) -> int:
