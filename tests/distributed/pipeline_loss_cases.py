@@ -93,6 +93,11 @@ LOSSES: dict[str, tuple[Any, str] | tuple[Any, str, Any]] = {
         "real",
         functional.mse_loss,
     ),
+    "pair or mean": (
+        lambda y, t: functional.mse_loss(y, t) if t[0, 0] > 0.5 else ((y - t).square().mean(1).sum(), len(t)),
+        "real",
+        functional.mse_loss,
+    ),
     "MSELoss": (nn.MSELoss(), "real"),
     "a sum over the samples": (lambda y, t: functional.mse_loss(y, t, reduction="sum") / len(t), "real"),
     "BCEWithLogitsLoss": (nn.BCEWithLogitsLoss(WEIGHT, pos_weight=WEIGHT), "real"),
@@ -185,7 +190,6 @@ def refusals() -> dict[str, str]:
         "weights": (lambda y, t: ((y - t).square().sum(), torch.ones(4)), "real"),
         "swapped": (lambda y, t: (t.numel(), (y - t).square().sum()), "real"),
         "learned": (lambda y, t: ((y - t).square().sum(), y.sum()), "real"),
-        "sometimes": (Sometimes(), "real"),
         "ignored": (nn.CrossEntropyLoss(), "classes"),
         "ignored in a part": (lambda y, t: cross_entropy(y, t) + y.square().mean(), "classes"),
         "ignored class": (nn.NLLLoss(ignore_index=0), "all"),
@@ -204,15 +208,3 @@ def refusals() -> dict[str, str]:
         BidirectionalPipeline(stages(1), mesh, copy.deepcopy(Owning()), "1f1b")
     messages["owning"] = str(caught[0].message)
     return messages
-
-
-class Sometimes:
-    """A loss that returns a weight for every other micro-batch."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def __call__(self, y: Tensor, t: Tensor) -> Any:
-        self.calls += 1
-        total = (y - t).square().sum()
-        return (total, t.numel()) if self.calls % 2 else total / t.numel()

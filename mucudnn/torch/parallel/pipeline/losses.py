@@ -4,7 +4,6 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -18,21 +17,22 @@ Loss: TypeAlias = Callable[[Any, Any], Tensor | tuple[Tensor, Tensor | float]]
 class MiniBatchLoss:
     """The loss of a mini-batch on a rank, added up over its micro-batches.
 
-    The weight of a mini-batch is known only after its last micro-batch, so the gradients of a loss with
-    weights are those of the sum over a provisional unit, and `factor` corrects them.
+    A mean over n samples counts as n times the mean, with the weight n. The weight of a mini-batch is known
+    only after its last micro-batch, so gradients are first those of the sum over the number of samples, and
+    `factor` corrects them.
 
     Args:
         loss: the loss function.
-        targets: the targets of the whole mini-batch.
+        samples: the samples of the mini-batch.
         scale: a factor of the gradients, which does not change the value.
+
+    Attributes:
+        figures: the sum and the weight of the micro-batches on this rank.
     """
 
-    def __init__(self, loss: Loss, targets: Arguments, scale: float | Tensor = 1.0) -> None:
-        self._loss, self._scale = loss, scale
-        self._samples = targets.samples
-        self._unit = max(targets.tensors[0].numel(), 1)
-        self._value = self._weights = 0.0
-        self._means = self._pairs = 0
+    def __init__(self, loss: Loss, samples: int, scale: float | Tensor = 1.0) -> None:
+        self._loss, self._samples, self._scale = loss, samples, scale
+        self.figures = 0.0, 0.0
 
     def part(self, returned: Any, targets: Arguments) -> Tensor:
         """Return the scalar from which a micro-batch's backward pass starts, and count its loss.
@@ -55,47 +55,18 @@ class MiniBatchLoss:
                 raise UsageError(
                     f"the loss {reason}: let it return (sum, weight), or the mean over the samples"
                 )
-            self._means += 1
-            start = value = result * (targets.samples / self._samples)
-        else:
-            value, weight = _check_pair(result)
-            self._weights += weight
-            self._pairs += 1
-            start = value / self._unit
-        self._value += float(value.detach())
-        return start * self._scale
+            result = result * targets.samples, targets.samples
+        total, weight = _check_pair(result)
+        self.figures = self.figures[0] + float(total.detach()), self.figures[1] + weight
+        return total / self._samples * self._scale
 
-    @property
-    def figures(self) -> tuple[float, ...]:
-        """The figures of this rank; `whole` and `factor` take their sums over the ranks of a pipeline."""
-        return self._value, self._weights, self._means, self._pairs
-
-    def whole(self, sums: Tensor) -> Tensor:
-        """Return the loss of the mini-batches of all pipelines: the mean of the pipelines' losses.
-
-        Args:
-            sums: the figures' sums in each pipeline, (pipelines, figures).
-
-        Raises:
-            UsageError: the loss returned a weight for some micro-batches only.
-        """
-        value, weights, means, pairs = sums.unbind(-1)
-        has_weight = pairs > 0
-        if bool((has_weight & (means > 0)).any()):
-            raise UsageError(
-                "the loss returned a weight for some micro-batches of a pipeline only: return (sum, weight) "
-                "for all of them, or a mean for all"
-            )
-        return torch.where(has_weight, value / weights, value).mean()
-
-    def factor(self, sums: Tensor) -> float:
-        """Return the factor by which to multiply a pipeline's gradients, from the sums of its figures.
+    def factor(self, weight: float) -> float:
+        """Return the factor by which to multiply a pipeline's gradients, from the weight of its mini-batch.
 
         If nothing has a weight, the loss is not a number, and the gradients are those of the sum, which are 0
         with PyTorch's losses.
         """
-        _, weights, _, _ = sums.tolist()
-        return self._unit / weights if weights else 1.0
+        return self._samples / weight if weight else 1.0
 
 
 def check_parameters(loss: Loss) -> None:

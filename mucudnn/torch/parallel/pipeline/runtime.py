@@ -141,7 +141,7 @@ class BidirectionalPipeline:
         After an error, gradients are as before the step.
         """
         input_parts, target_parts = self._divide(inputs=inputs, targets=targets)
-        loss = MiniBatchLoss(self._loss, Arguments.of(targets, "targets"), scale)
+        loss = MiniBatchLoss(self._loss, sum(part.samples for part in target_parts), scale)
         schedule = self.schedule
         if len(input_parts) < self._micro_batches:
             schedule = SCHEDULES[schedule.name](schedule.stages, len(input_parts))
@@ -154,9 +154,9 @@ class BidirectionalPipeline:
             run.perform(schedule.orders[self._rank])
             figures = self._agreement.gather(loss.figures, run.error)
             own = [[figures[rank] for rank in row] for row in self._pipes]
-            sums = torch.tensor(own, dtype=torch.float64).sum(1)  # (pipelines, figures)
-            value = loss.whole(sums)
-            self._reduction.sum_gradients(loss.factor(sums[self._pipes.index(self._row)]))
+            sums, weights = torch.tensor(own, dtype=torch.float64).sum(1).unbind(1)
+            value = (sums / weights).mean()
+            self._reduction.sum_gradients(loss.factor(float(weights[self._pipes.index(self._row)])))
             self._reduction.copy_buffers()
         except BaseException:
             for parameter, earlier in before.items():
