@@ -14,7 +14,7 @@ from mucudnn.torch.parallel.pipeline.agreement import Agreement
 from mucudnn.torch.parallel.pipeline.ties import Place, StageSource, agree_on_ties
 from mucudnn.torch.parallel.ranks import make_group, naming
 
-_EXCHANGED = "this rank exchanged gradients or other sums with the ranks of the pipelines"
+_EXCHANGED = "this rank exchanged weights or gradients with the ranks of the pipelines"
 
 
 @dataclass(eq=False)
@@ -50,48 +50,58 @@ class Reduction:
         self._ties = agree_on_ties(self.sources, self._stages, self.agreement)
         self._groups = self._make_groups()
 
-    def copy_parameters(self) -> None:
-        """Give all copies of a parameter the values that the first pipeline's first stage with it holds."""
-        for stages, tensors in self._tensors(True):
-            for copies in tensors:
-                self._broadcast(stages, [copies])
+    @torch.no_grad()
+    def copy(self, *, parameters: bool) -> None:
+        """Give all copies of parameters or buffers the values of the first stage with them.
 
-    def copy_buffers(self) -> None:
-        """Give all copies of a buffer, such as running statistics, those values, as DDP does."""
-        for stages, tensors in self._tensors(False):
-            for same in _by_type(tensors):
-                self._broadcast(stages, same)
+        DDP does the same with buffers, such as running statistics.
+        """
+        for stages, tensors in self._tensors(parameters):
+            group = self._groups[stages]
+            if group is not None:
+                # Bytes, because not every backend sends every type.
+                flat = torch.cat([copies[0].flatten() for copies in tensors])
+                with naming(_EXCHANGED):
+                    dist.broadcast(flat.view(torch.uint8), self.pipes[0][stages[0]], group)
+                for copies, part in zip(tensors, flat.split([c[0].numel() for c in tensors]), strict=True):
+                    copies[0].copy_(part.view(copies[0].shape))
+            for first, *others in tensors:
+                for other in others:
+                    other.copy_(first)
 
-    def sum_gradients(self, factor: float = 1.0) -> None:
+    @torch.no_grad()
+    def sum_gradients(self, factor: float) -> None:
         """Add the gradients of all copies in a pipeline, times a factor, and average them over the pipelines.
 
         A parameter that has no gradient on any rank still has none afterwards. Exchanged gradients are dense.
         """
         for stages, tensors in self._tensors(True):
-            trained = [copies for copies in tensors if copies[0].requires_grad]
-            if self._groups[stages] is None and all(len(copies) == 1 for copies in trained):
+            group, trained = self._groups[stages], [copies for copies in tensors if copies[0].requires_grad]
+            if group is None and all(len(copies) == 1 for copies in trained):
                 for (parameter,) in trained:
                     if parameter.grad is not None and factor != 1.0:
                         parameter.grad.mul_(factor)
                 continue
-            for same in _by_type(trained):
-                # Counted, because another rank's copy may have a gradient when this rank's has none.
-                counts = [sum(p.grad is not None for p in copies) for copies in same]
-                values = [
-                    sum(p.grad.to_dense() if p.grad is not None else torch.zeros_like(p) for p in copies)
-                    * factor
-                    for copies in same
-                ]
-                values.append(torch.tensor(counts, dtype=values[0].dtype, device=values[0].device))
-                *sums, present = self._sum(stages, values)
-                for copies, total, is_present in zip(same, sums, present.tolist(), strict=True):
-                    for parameter in copies:
-                        if not is_present:
-                            parameter.grad = None
-                        elif parameter.grad is None or parameter.grad.is_sparse:
-                            parameter.grad = total.clone()
-                        else:
-                            parameter.grad.copy_(total)
+            if not trained:
+                continue
+            # Counted, because another rank's copy may have a gradient when this rank's has none.
+            values = [torch.tensor([float(sum(p.grad is not None for p in copies)) for copies in trained])]
+            for copies in trained:
+                values += [sum(torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in copies)]
+            flat = torch.cat([value.flatten().to(trained[0][0]) for value in values])
+            flat[len(trained) :] *= factor / len(self.pipes)  # before the sum, which may overflow
+            if group is not None:
+                with naming(_EXCHANGED):
+                    dist.all_reduce(flat, group=group)
+            present, *sums = flat.split([value.numel() for value in values])
+            for copies, total, is_present in zip(trained, sums, present.tolist(), strict=True):
+                for parameter in copies:
+                    if not is_present:
+                        parameter.grad = None
+                    elif parameter.grad is None or parameter.grad.is_sparse:
+                        parameter.grad = total.view(parameter.shape).clone()
+                    else:
+                        parameter.grad.copy_(total.view(parameter.shape))
 
     def gradient_norm(self, norm_type: float) -> Tensor:
         """Return the norm of the whole model's gradients, the same on every rank. Each weight counts once."""
@@ -112,7 +122,7 @@ class Reduction:
         return total.to(self.device, reduce(torch.promote_types, types).to_real())
 
     def _tensors(self, is_parameter: bool) -> Iterator[tuple[tuple[int, ...], list[list[Tensor]]]]:
-        """Yield sets of stages in order, with this rank's copies of each tensor that has places in them."""
+        """Yield sets of stages in order, with this rank's copies of the tensors of a type that they share."""
         copies_at: dict[tuple[Place, ...], list[Tensor]] = {}
         for stage, module in self._stages.items():
             for name, tensor in (*module.named_parameters(), *module.named_buffers()):
@@ -121,37 +131,11 @@ class Reduction:
                     copies = copies_at.setdefault(self._ties.get(place, (place,)), [])
                     if not any(tensor is copy for copy in copies):
                         copies.append(tensor)
-        together: dict[tuple[int, ...], list[list[Tensor]]] = {}
-        for places in sorted(copies_at):
-            together.setdefault(_stages_of(places), []).append(copies_at[places])
-        yield from sorted(together.items(), key=lambda item: item[0])
-
-    @torch.no_grad()
-    def _sum(self, stages: tuple[int, ...], values: Sequence[Tensor]) -> list[Tensor]:
-        """Return the sums of tensors of a type over the ranks that hold stages, for a mean over pipelines."""
-        flat = torch.cat([value.flatten() for value in values])
-        flat /= len(self.pipes)  # before the sum, which may overflow
-        group = self._groups[stages]
-        if group is not None:
-            with naming(_EXCHANGED):
-                dist.all_reduce(flat, group=group)
-        parts = flat.split([value.numel() for value in values])
-        return [part.view(value.shape) for part, value in zip(parts, values, strict=True)]
-
-    @torch.no_grad()
-    def _broadcast(self, stages: tuple[int, ...], tensors: Sequence[list[Tensor]]) -> None:
-        """Give all copies the values that the first pipeline holds in the first stage. They have one type."""
-        group = self._groups[stages]
-        if group is not None:
-            # Bytes, because not every backend sends every type.
-            flat = torch.cat([copies[0].detach().flatten() for copies in tensors])
-            with naming(_EXCHANGED):
-                dist.broadcast(flat.view(torch.uint8), self.pipes[0][stages[0]], group)
-            for copies, part in zip(tensors, flat.split([c[0].numel() for c in tensors]), strict=True):
-                copies[0].copy_(part.view(copies[0].shape))
-        for first, *others in tensors:
-            for other in others:
-                other.copy_(first)
+        together: dict[tuple[tuple[int, ...], str], list[list[Tensor]]] = {}
+        for places, copies in sorted(copies_at.items(), key=lambda item: item[0]):
+            together.setdefault((_stages_of(places), str(copies[0].dtype)), []).append(copies)
+        for stages, dtype in sorted(together):
+            yield stages, together[stages, dtype]
 
     def _make_groups(self) -> dict[tuple[int, ...], dist.ProcessGroup | None]:
         """Make the groups for all sets of stages, as every process must. A set on a single rank has None."""
@@ -170,10 +154,3 @@ class Reduction:
 
 def _stages_of(places: Iterable[Place]) -> tuple[int, ...]:
     return tuple(sorted({stage for stage, _ in places}))
-
-
-def _by_type(tensors: Iterable[list[Tensor]]) -> list[list[list[Tensor]]]:
-    groups: dict[torch.dtype, list[list[Tensor]]] = {}
-    for copies in tensors:
-        groups.setdefault(copies[0].dtype, []).append(copies)
-    return list(groups.values())

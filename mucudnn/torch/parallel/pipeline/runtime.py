@@ -115,8 +115,8 @@ class BidirectionalPipeline:
             self._agreement,
             limit,
         )
-        self._reduction.copy_parameters()
-        self._reduction.copy_buffers()
+        self._reduction.copy(parameters=True)
+        self._reduction.copy(parameters=False)
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Yield the parameters of all stages that this rank holds, each once, for an optimizer."""
@@ -157,7 +157,7 @@ class BidirectionalPipeline:
             sums, weights = torch.tensor(own, dtype=torch.float64).sum(1).unbind(1)
             value = (sums / weights).mean()
             self._reduction.sum_gradients(loss.factor(float(weights[self._pipes.index(self._row)])))
-            self._reduction.copy_buffers()
+            self._reduction.copy(parameters=False)
         except BaseException:
             for parameter, earlier in before.items():
                 parameter.grad = earlier
