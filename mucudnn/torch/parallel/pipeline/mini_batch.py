@@ -1,7 +1,7 @@
 """The run of one mini-batch: a rank's tasks in the order of the schedule, with messages between them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -36,11 +36,12 @@ class MiniBatch:
     transfers: Transfers
     loss: MiniBatchLoss | None = None
     targets: Sequence[Arguments] = ()
-    outputs: list[Arguments] = field(default_factory=list, init=False)
-    error: Exception | None = field(default=None, init=False)
-    live: int = field(default=0, init=False)
-    _failed: bool = field(default=False, init=False)
-    _kept: dict[tuple[int, int], tuple[Arguments, Arguments]] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.outputs: list[Arguments] = []
+        self.error: Exception | None = None
+        self.live, self._failed = 0, False
+        self._kept: dict[tuple[int, int], tuple[Arguments, Arguments]] = {}
 
     def perform(self, tasks: Sequence[Task]) -> None:
         """Run all tasks of this rank, and wait until other ranks have received their results."""

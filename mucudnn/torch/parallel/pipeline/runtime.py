@@ -16,12 +16,11 @@ from mucudnn.solver.devices.pipelines import INSTANT, PeerLink, PipelineTimeline
 from mucudnn.solver.devices.schedules import SCHEDULES, Schedule, forward_only
 from mucudnn.torch.parallel.pipeline.agreement import Agreement
 from mucudnn.torch.parallel.pipeline.arguments import Arguments, divide, join
-from mucudnn.torch.parallel.pipeline.costs import measure_stage
 from mucudnn.torch.parallel.pipeline.gradients import Reduction
 from mucudnn.torch.parallel.pipeline.losses import Loss, MiniBatchLoss, check_parameters
 from mucudnn.torch.parallel.pipeline.mini_batch import MiniBatch
 from mucudnn.torch.parallel.pipeline.splitting import merge_stages
-from mucudnn.torch.parallel.pipeline.stages import in_mode, unchanged
+from mucudnn.torch.parallel.pipeline.stages import in_mode, measure_stage, unchanged
 from mucudnn.torch.parallel.pipeline.ties import StageSource
 from mucudnn.torch.parallel.pipeline.transfers import Transfers
 from mucudnn.torch.parallel.ranks import make_group, naming

@@ -18,7 +18,6 @@ from mucudnn.solver.devices.pipelines import Stage
 from mucudnn.torch.parallel.pipeline.agreement import Agreement
 from mucudnn.torch.parallel.pipeline.arguments import Arguments
 from mucudnn.torch.parallel.pipeline.comparing import check_stages
-from mucudnn.torch.parallel.pipeline.costs import measure_stage
 from mucudnn.torch.parallel.pipeline.program import (
     Operation,
     Part,
@@ -31,6 +30,7 @@ from mucudnn.torch.parallel.pipeline.program import (
     values_in,
 )
 from mucudnn.torch.parallel.pipeline.recording import record
+from mucudnn.torch.parallel.pipeline.stages import measure_stage
 
 
 class Split(list[SplitStage]):
