@@ -135,6 +135,14 @@ def test_depthwise_convolutions_keep_the_channels_last() -> None:
     assert mt.trace(model, torch.randn(2, 4, 8, 8)).steps[0].kernels[0].problem.layout == "nhwc"
 
 
+def test_a_gradient_in_another_memory_format_is_copied() -> None:
+    model = nn.Sequential(nn.Conv2d(8, 8, 1), nn.GroupNorm(2, 8)).to(memory_format=torch.channels_last)
+    network = mt.trace(model, torch.empty(2, 8, 4, 4).to(memory_format=torch.channels_last))
+    written = [network.tensor(name) for name in network.steps[-1].writes]
+    # The gradients of the filters and of the bias, and the copy of the norm's gradient, which is contiguous.
+    assert sorted(tensor.shape for tensor in written) == [(2, 8, 4, 4), (8,), (8, 8, 1, 1)]
+
+
 def test_dropout_saves_a_mask_of_bytes_as_on_a_gpu() -> None:
     network = mt.trace(nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)), torch.empty(5, 3))
     assert network.tensor("1:2").data_type == "bool"

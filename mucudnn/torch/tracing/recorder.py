@@ -17,7 +17,7 @@ from mucudnn.problems import steps as nouns
 from mucudnn.problems.kernels import Kernel
 from mucudnn.torch.private import OpOverload, TorchDispatchMode, current_node, newest_node
 from mucudnn.torch.tracing.saved import has_storage, key_of, reference, tensors_in
-from mucudnn.torch.tracing.traced_kernels import in_format_of_gpu, kernels_of
+from mucudnn.torch.tracing.traced_kernels import copies_of, in_format_of_gpu, kernels_of
 
 DATA_TYPES = {
     torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16",
@@ -228,7 +228,7 @@ class Recorder(TorchDispatchMode):
                 operation.reads[memory.name] = None
         for tensor in written:
             self._write_in_place(operation, tensor)
-        for tensor in new:
+        for tensor in [*new, *copies_of(function, args)]:
             if self._find(tensor) is None:
                 name = self.unique(operation.name if not self.is_backward else f"{operation.name}.result")
                 operation.writes[self._make_memory(tensor, name, "activation").name] = None

@@ -11,7 +11,7 @@ from mucudnn.errors import MucudnnError
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.shapes import problem_of
 from mucudnn.promises import STRICT
-from mucudnn.torch.operators.formats import channels_last_results, strides
+from mucudnn.torch.operators.formats import Geometry, channels_last_results
 
 _aten = torch.ops.aten
 _DATA_TYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
@@ -39,7 +39,7 @@ def kernels_of(function: Any, args: tuple[Any, ...], name: str, math: str) -> li
         return []
     if x.dtype not in _DATA_TYPES:
         return []
-    is_last = _is_channels_last(x, w, stride, padding, dilation, groups)
+    is_last = _is_channels_last(function, args)
     x_shape, w_shape = ((s[0], *s[2:], s[1]) if is_last else s for s in (large, tuple(w.shape)))
     layout = "nhwc" if is_last else "nchw"
     sizes = tuple(stride), tuple(padding), tuple(dilation)
@@ -52,22 +52,46 @@ def kernels_of(function: Any, args: tuple[Any, ...], name: str, math: str) -> li
 
 
 def in_format_of_gpu(function: Any, args: tuple[Any, ...], result: Any) -> Any:
-    """Return the result of an operator on tensors without data, in the memory format that cuDNN writes.
+    """Return the results of an operator on tensors without data, in the memory format that cuDNN writes.
 
-    On the device "meta", PyTorch makes the result of a convolution contiguous, whatever its input is.
+    On the device "meta", PyTorch makes the results of a convolution contiguous, whatever its input is.
     """
-    if function is not _aten.convolution.default:
+    is_last = _is_channels_last(function, args)
+    if is_last is None:
         return result
-    x, w, _, stride, padding, dilation, _, _, groups = args
-    is_last = _is_channels_last(x, w, stride, padding, dilation, groups)
-    due = strides(result.shape, is_last)
-    if result.dim() < 4 or result.stride() == due:  # nothing depends on the strides of one spatial axis
-        return result
-    return torch.empty_strided(result.shape, due, dtype=result.dtype, device=result.device)
+    if isinstance(result, Tensor):
+        return _packed(result, is_last)
+    return tuple(each if each is None or each.dim() < 4 else _packed(each, is_last) for each in result)
 
 
-def _is_channels_last(x: Tensor, w: Tensor, stride: Any, padding: Any, dilation: Any, groups: int) -> bool:
-    """Return whether a GPU would run a convolution with the channels last."""
-    return x.dim() > 3 and "y" in channels_last_results(
-        x, w, None, stride, padding, dilation, groups, exact=False
-    )
+def copies_of(function: Any, args: tuple[Any, ...]) -> list[Tensor]:
+    """Return the copies that a convolution makes of operands in another memory format than its own."""
+    is_last = _is_channels_last(function, args)
+    if is_last is None:
+        return []
+    operands = args[: 2 if function is _aten.convolution.default else 3]
+    return [copy for operand in operands if (copy := _packed(operand, is_last)) is not operand]
+
+
+def _packed(tensor: Tensor, is_last: bool) -> Tensor:
+    """Return the tensor, or another without data if it is not packed in this memory format."""
+    shape, stride = tuple(tensor.shape), tensor.stride()
+    due = Geometry(shape, stride).brought_into(is_last).stride
+    if due == stride:
+        return tensor
+    return torch.empty_strided(shape, due, dtype=tensor.dtype, device=tensor.device)
+
+
+def _is_channels_last(function: Any, args: tuple[Any, ...]) -> bool | None:
+    """Return whether a GPU runs a convolution with the channels last.
+
+    Return None for other operations, and for one spatial axis, where nothing depends on the strides.
+    """
+    if function not in (_aten.convolution.default, _aten.convolution_backward.default):
+        return None
+    x, w, _, stride, padding, dilation, _, _, groups = args[function is _aten.convolution_backward.default :][
+        :9
+    ]
+    if x.dim() < 4:
+        return None
+    return "y" in channels_last_results(x, w, None, stride, padding, dilation, groups, exact=False)
