@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 # The files whose models compare steps: in all others the engine runs every one.
 _WITH_COMPARISON = (
     *("test_torch_as_stock", "test_torch_step_comparison", "test_torch_compared_models"),
-    *("test_torch_stock_class", "test_torch_shared_models", "test_torch_conclusion", "test_torch_remeasure"),
+    *("test_torch_left_steps", "test_torch_shared_models", "test_torch_conclusion", "test_torch_remeasure"),
     *("test_torch_benchmark", "test_torch_demo"),
 )
 _PACED = "test_torch_pace", "test_torch_patience"

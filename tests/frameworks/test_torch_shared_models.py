@@ -103,7 +103,7 @@ def test_a_call_to_a_planned_transposed_layer_ends_although_another_thread_resto
     assert type(module) is nn.ConvTranspose2d
 
 
-def test_a_module_that_is_converted_while_its_neighbours_change_their_class_is_noted() -> None:
+def test_a_module_that_is_converted_while_steps_are_left_to_pytorch_is_noted() -> None:
     model = mt.convert(nn.Sequential(*(nn.Conv2d(1, 1, 1) for _ in range(200))))
     chosen = model[0]._mucudnn
 
@@ -112,8 +112,7 @@ def test_a_module_that_is_converted_while_its_neighbours_change_their_class_is_n
             if number % 2:
                 chosen.leave_to_pytorch(step % 2 == 0)
             else:
-                copied = [copy.copy(module) for module in model]
-                for module in copied:
-                    chosen.add(module)
+                for module in [copy.copy(module) for module in model]:
+                    divide(module, chosen)
 
     run_in_threads(work)

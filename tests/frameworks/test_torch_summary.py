@@ -56,9 +56,7 @@ def test_a_layer_that_pytorch_computes_says_so() -> None:
     model = mt.convert(nn.Sequential(nn.Conv2d(2, 2, 1)))
     summary = mt.summary(model, torch.zeros(0, 2, 4, 4))
     assert [choice.micro_batches for choice in summary.choices] == [None]
-    assert str(summary).endswith(
-        "1 of 1 passes by PyTorch's own convolutions: such an input cannot be divided"
-    )
+    assert "1 of 1 passes by PyTorch's own convolutions: such an input cannot be divided" in str(summary)
 
 
 def test_where_nothing_is_divided_the_text_says_why() -> None:

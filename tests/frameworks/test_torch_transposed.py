@@ -92,8 +92,6 @@ def test_pytorchs_own_runs_what_no_kernel_of_ours_computes(case: str) -> None:
 def test_a_planned_module_is_pickled_and_restored() -> None:
     stock = nn.ConvTranspose2d(2, 3, 3)
     module = pickle.loads(pickle.dumps(planned(stock)))
-    assert isinstance(module, nn.ConvTranspose2d)
-    assert type(module) is transposed.ConvTranspose2d
+    assert str(module).endswith("workspace=1MiB)")
     assert set(module.state_dict()) == set(stock.state_dict())
-    mt.restore(module)
-    assert type(module) is nn.ConvTranspose2d
+    assert vars(mt.restore(module)).keys() == vars(stock).keys()

@@ -33,7 +33,7 @@ from mucudnn.torch.choosing import answers, trials
 
 CALLS, REPEATS = 50, 500
 COLD_CALLS = {0: 3000, 8: 1500, 64: 500}  # calls of each layer, by the MiB of memory between two calls
-STOCK, LOOKS, STOCK_CLASS = "PyTorch's own", "looks for its choice", "has PyTorch's own class"
+STOCK, LOOKS, LEFT = "PyTorch's own", "looks for its choice", "is left to PyTorch"
 
 
 def measure(options: argparse.Namespace) -> Iterator[Record]:
@@ -99,16 +99,16 @@ def _microseconds(function: Callable[[], Any]) -> float:
 
 def cold_calls() -> Iterator[Record]:
     """Yield what two converted layers cost beside an equal one of PyTorch, interleaved."""
-    layers = {name: torch.nn.Conv2d(8, 8, 1) for name in (STOCK, LOOKS, STOCK_CLASS)}
-    for name in (LOOKS, STOCK_CLASS):
+    layers = {name: torch.nn.Conv2d(8, 8, 1) for name in (STOCK, LOOKS, LEFT)}
+    for name in (LOOKS, LEFT):
         settings: Any = mucudnn.torch.convert(layers[name])._mucudnn
         # The state after the model decided for PyTorch's own, in a step that another layer began.
         settings.comparison._way, settings.comparison.first_layer = trials.STOCK_WAY, 0
-        settings.leave_to_pytorch(name == STOCK_CLASS)
+        settings.leave_to_pytorch(name == LEFT)
     for mib, calls in COLD_CALLS.items():
         times = _interleave(layers, mib, calls)
         stock = statistics.median(times[STOCK])
-        for name in (LOOKS, STOCK_CLASS):
+        for name in (LOOKS, LEFT):
             cost = statistics.median(times[name]) - stock
             case = f"a layer that {name}, {mib} MiB between two calls"
             details = {"stock_us": stock, "calls": calls}

@@ -29,7 +29,6 @@ class CallKey(NamedTuple):
     padding: str | Sizes
     dilation: Sizes
     groups: int
-    padding_mode: str
     x: Size
     x_strides: tuple[int, ...]
     data_type: torch.dtype
@@ -99,8 +98,7 @@ def keep(key: CallKey, answer: Answer) -> None:
 
 def key_of(
     x: Tensor, w: Tensor, bias: Tensor | None, workspace: int | str | None, caller: Any,
-    stride: Sizes, padding: str | Sizes, dilation: Sizes, groups: int, padding_mode: str = "zeros",
-    constant_filter: bool = False,
+    stride: Sizes, padding: str | Sizes, dilation: Sizes, groups: int, constant_filter: bool = False,
 ) -> CallKey | None:  # fmt: skip
     """Return the key of a call; None under a compiler or a tracer, and for tensors that are not strided."""
     # Every call in a converted model runs these lines, so they avoid calls to Python functions.
@@ -115,7 +113,7 @@ def key_of(
         needed = x.requires_grad, w.requires_grad, bias is not None and bias.requires_grad
     try:
         values = (
-            caller, stride, padding, dilation, groups, padding_mode,
+            caller, stride, padding, dilation, groups,
             x.shape, x.stride(), x.dtype, device, w.shape, w.stride(), w.dtype,
             None if bias is None else (bias.shape, bias.dtype), needed,
             torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None,

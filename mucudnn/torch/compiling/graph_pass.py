@@ -24,6 +24,7 @@ _aten = torch.ops.aten
 _RESULTS = ("backward_data", "backward_filter")  # the first two results of `aten.convolution_backward`
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 _TYPES = (torch.float32, torch.float16, torch.bfloat16)
+_CONVERTED = str(Path(__file__).parents[1] / "layers" / "converted.py")  # calls what converted modules run
 # Read at import, because the files of a running process may be replaced.
 _CODE = inductor.hash_files(tuple(map(str, sorted(Path(__file__).parent.glob("*.py")))))
 
@@ -88,7 +89,7 @@ class _Graph:
     def swap(self) -> Counter[str]:
         """Swap convolutions. Return how many of each pass went to the engine and stayed Inductor's."""
         for node in list(self._graph.nodes):
-            if node.op != "call_function" or not _is_converted(node):
+            if node.op != "call_function" or not inductor.is_traced_through(node, _CONVERTED):
                 continue
             if inductor.is_packed_convolution(node):
                 self._swap_packed(node)
@@ -281,13 +282,3 @@ def _is_added(node: fx.Node) -> bool:
 def _is_static(*nodes: fx.Node) -> bool:
     """Return whether all sizes are numbers."""
     return all(type(size) is int for node in nodes for size in node.meta["val"].shape)
-
-
-def _is_converted(node: fx.Node) -> bool:
-    """Return whether a converted module called the node, or the forward node that it is the gradient of."""
-    return any(
-        module.startswith("mucudnn.")
-        if isinstance(module, str)
-        else any(base.__module__.startswith("mucudnn.") for base in module.__mro__)
-        for module in inductor.module_stack(node)
-    )

@@ -109,13 +109,9 @@ def wants_inference(graph_pass: Any) -> bool:
     return _Aware is not None and isinstance(graph_pass, _Aware)
 
 
-def module_stack(node: fx.Node) -> Sequence[Any]:
-    """Return the classes of the modules around a node, the outermost first, or their qualified names.
-
-    A node of a backward graph has the modules of the forward node that it belongs to.
-    """
-    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
-    return [module for _, module in stack.values()]
+def is_traced_through(node: fx.Node, path: str) -> bool:
+    """Return whether code of a file called a node, or the forward node that it is the gradient of."""
+    return path in (node.stack_trace or "")
 
 
 def known_shape(node: fx.Node) -> tuple[int, ...] | None:

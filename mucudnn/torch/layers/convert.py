@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, cast
@@ -16,19 +17,15 @@ from mucudnn.forks import no_fork
 from mucudnn.measuring.budget import parse_budget
 from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.promises import promise_of
-from mucudnn.torch.layers.converted import CONVERTED, RESTORED, Converted
-from mucudnn.torch.layers.settings import ConversionSettings
-from mucudnn.torch.layers.transposed import PLANNED, Transposed
+from mucudnn.torch.layers.converted import ConvForward, Method, SubclassForward
+from mucudnn.torch.layers.settings import UNREACHED, ConversionSettings
+from mucudnn.torch.layers.transposed import TRANSPOSED, TransposedForward
 from mucudnn.torch.operators import kept_filters
 from mucudnn.torch.operators.operands import spelled
 
 Model = TypeVar("Model")
 TUNE = ("eager", "never")
-_CLASSES = CONVERTED | PLANNED
-_RESTORED = RESTORED | {planned: stock for stock, planned in PLANNED.items()}
-# The `__module__` of a converted module itself; pickles need that of its class. `torch.fx` treats modules of
-# torch.nn as leaves, so a traced model still runs the module, under its usual name.
-_MODULE_OF_LEAVES = "torch.nn"
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 def convert(
@@ -49,8 +46,8 @@ def convert(
     as before](torch.md#what-stays-as-it-was).
 
     Args:
-        model: a module that has convolutions. Subclasses of the three modules are left alone, so convert a
-            model before you parametrize it, and lazy modules after a run.
+        model: a module that has convolutions. In a subclass of the three modules every convolution that its
+            `forward` runs is divided, whether by `super().forward` or by a function such as `F.conv2d`.
         workspace: the scratch memory that a pass of a convolution may use: bytes, "16MiB", or "none" for no
             limit. By default MUCUDNN_WORKSPACE_LIMIT.
         plan: a Plan of `mucudnn.torch.plan`, or its path. A kernel that the plan lacks, as of a
@@ -88,8 +85,8 @@ def convert(
     if kept.promise_text:
         for module in set(cast(nn.Module, model).modules()) - set(layers):
             divide(module, kept)
-    text, share = describe_subclasses(model)
-    if share > 0.5:
+    text, are_all_reached = describe_reach(model, Counter())
+    if not are_all_reached:
         warnings.warn(f"mucudnn: {text}", MucudnnWarning, stacklevel=2)
     return model
 
@@ -128,61 +125,90 @@ def _may_run(problem: Problem, layer: Any) -> bool:
 
 def divide(module: Any, settings: ConversionSettings) -> None:
     """Make a convolution, possibly transposed, follow settings; leave other modules alone."""
-    own = _RESTORED.get(type(module), type(module))
-    if own not in _CLASSES and not isinstance(module, Converted | Transposed):
+    name, kind = method_for(module)
+    if kind is None:
         return
+    method = kind(module, settings)
+    own = {name: method, "extra_repr": method.extra_repr, "__prepare_scriptable__": method.refuse_script}
     with no_fork:
-        module.__class__ = _CLASSES.get(own, own)  # a parametrized module keeps its class
-        module.__module__ = _MODULE_OF_LEAVES
-        module._mucudnn = settings
-        settings.add(module)
+        vars(module).update(own, _mucudnn=settings)
 
 
 def restore(model: Model) -> Model:
     """Undo `convert`, in place, and return the model."""
     modules: Any = model
     for module in modules.modules():
-        if isinstance(module, Converted | Transposed):
+        if is_converted(module):
             kept_filters.forget(module.weight)
             with no_fork:
-                module.__class__ = _RESTORED.get(type(module), type(module))
-                for name in ("_mucudnn", "__module__"):
-                    module.__dict__.pop(name, None)
+                for name, value in [*vars(module).items()]:
+                    if isinstance(getattr(value, "__self__", value), Method | ConversionSettings):
+                        del vars(module)[name]
     return model
+
+
+def is_converted(module: Any) -> bool:
+    """Return whether a module follows settings."""
+    return "_mucudnn" in vars(module)
+
+
+def method_for(module: Any) -> tuple[str, Any]:
+    """Return which method of a module `divide` replaces, and the class of its replacement.
+
+    The class is None for other modules, and if the module itself already has such a method, of another
+    library.
+    """
+    stock = next((stock for stock in (*CONVOLUTIONS, *TRANSPOSED) if isinstance(module, stock)), None)
+    if stock is None:
+        return "", None
+    kind, name = type(module), "forward"
+    method: Any = None
+    if kind.forward is not stock.forward or kind._conv_forward is not stock._conv_forward:
+        method = SubclassForward if stock in CONVOLUTIONS else None
+    elif stock in TRANSPOSED:
+        method = TransposedForward
+    else:
+        name, method = "_conv_forward", ConvForward
+    return name, method if isinstance(vars(module).get(name), Method | None) else None
 
 
 def convolutions(model: Any) -> list[Any]:
     """Return the modules that can be or are converted. Raises UsageError without any, ArgumentTypeError."""
     if not isinstance(model, nn.Module):
         raise ArgumentTypeError(f"the model is {shown(model)}: give a torch.nn.Module")
-    layers = [layer for layer in model.modules() if type(layer) in CONVERTED or isinstance(layer, Converted)]
+    layers = [layer for layer in list_convolutions(model) if method_for(layer)[1]]
     if not layers:
-        text, _ = describe_subclasses(model)
-        raise UsageError(
-            "the model has no nn.Conv1d, nn.Conv2d or nn.Conv3d: there is nothing to divide"
-            + (f" ({text})" if text else "")
-        )
+        raise UsageError("the model has no nn.Conv1d, nn.Conv2d or nn.Conv3d: there is nothing to divide")
     return layers
 
 
-def describe_subclasses(model: Any) -> tuple[str, float]:
-    """Return which convolutions of a converted model stay PyTorch's, and their share of the weights.
+def describe_reach(model: Any, flops: Counter[Any]) -> tuple[str, bool]:
+    """Return which share of the convolutions of a converted model is reached, and whether all of them are.
 
-    The text is empty if all of them are converted.
+    `flops` has the floating-point operations of each layer that ran.
     """
-    layers = [layer for layer in model.modules() if isinstance(layer, tuple(CONVERTED))]
-    left = {layer: _weights(layer) for layer in layers if not isinstance(layer, Converted)}
-    if not left:
-        return "", 0.0
-    share = sum(left.values()) / max(sum(map(_weights, layers)), 1)
-    classes = ", ".join(sorted({type(layer).__name__ for layer in left}))
-    return (
-        f"{len(left)} of {len(layers)} convolutions, with {share:.0%} of their weights, stay PyTorch's, "
-        f"because their classes are subclasses of PyTorch's: {classes}"
-    ), share
+    weights = Counter({layer: weight_size(layer) for layer in list_convolutions(model)})
+    reached = [
+        layer
+        for layer in weights
+        if is_converted(layer) and type(layer).__name__ not in layer._mucudnn.unreached
+    ]
+    shares = [
+        f"{sum(sizes[layer] for layer in reached) / sizes.total():.0%} of their {name}"
+        for name, sizes in (("weights", weights), ("FLOPs", flops))
+        if sizes.total()
+    ]
+    text = f"{len(reached)} of {len(weights)} convolutions are reached, with {' and '.join(shares)}"
+    left = sorted({type(layer).__name__ for layer in weights.keys() - reached})
+    return f"{text}; {', '.join(left)} {UNREACHED}" if left else text, not left
 
 
-def _weights(layer: Any) -> int:
+def list_convolutions(model: Any) -> list[Any]:
+    """Return the convolutions of a model, also those that `convert` does not reach."""
+    return [layer for layer in model.modules() if isinstance(layer, CONVOLUTIONS)]
+
+
+def weight_size(layer: Any) -> int:
     """Return the size of the weight, which need not exist yet, and may be slow to compute."""
     return math.prod((layer.out_channels, layer.in_channels // layer.groups, *layer.kernel_size))
 
@@ -192,7 +218,7 @@ def converted_layers(model: Any) -> dict[Any, str]:
     layers = {
         module: name or type(module).__name__
         for name, module in model.named_modules()
-        if isinstance(module, Converted) and module._mucudnn
+        if isinstance(module, CONVOLUTIONS) and is_converted(module)
     }
     if not layers:
         raise UsageError("the model has no converted convolution: call mucudnn.torch.convert(model) first")

@@ -1,11 +1,15 @@
-"""The modules that `convert` makes, which choose in each call whether mucudnn or PyTorch runs it."""
+"""The methods that `convert` gives modules, which choose in each call whether mucudnn or PyTorch runs it."""
 
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor, nn
 from torch.compiler import is_dynamo_compiling
+from torch.overrides import TorchFunctionMode
 
 from mucudnn.arrays.call import PassCall, geometry
 from mucudnn.arrays.dispatch import decided
@@ -19,7 +23,7 @@ from mucudnn.torch.compiling.tracing import is_left_to_inductor
 from mucudnn.torch.layers import functional
 from mucudnn.torch.layers.settings import ConversionSettings
 from mucudnn.torch.operators import kept_filters, passes
-from mucudnn.torch.operators.operands import Operands, prepare_operands
+from mucudnn.torch.operators.operands import Operands, Sizes, prepare_operands
 from mucudnn.torch.operators.options import Options, plan_of
 from mucudnn.torch.operators.passes import can_divide
 
@@ -64,114 +68,165 @@ def choice_of_pass(name: str, call: PassCall, options: Options, stock: str | Non
     return LayerChoice(name, call.pass_, short_text(ready.problem), text, *figures, is_busy=ready.is_busy)
 
 
-class Converted:
-    """A base class in front of PyTorch's module that divides the convolution and changes nothing else."""
+class Call(NamedTuple):
+    """A convolution that a module runs, and PyTorch's own way to run it."""
 
-    # None if the module was parametrized after `convert` and then restored. It runs PyTorch's own convolution
-    # because `restore` cannot replace the subclass of this class that parametrization made.
-    _mucudnn: ConversionSettings | None = None
+    module: Any
+    input: Any
     weight: Tensor
+    bias: Tensor | None
+    stride: Sizes
+    padding: str | Sizes
+    dilation: Sizes
+    groups: int
+    run_stock: Callable[[], Any]
 
-    def _conv_forward(self: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Run the convolution with mucudnn's operators or with PyTorch's own."""
-        settings = self._mucudnn
-        # `super()` would fail if another thread restored the module meanwhile.
-        run_stock = _RUN_STOCK[len(self.kernel_size)]
-        if settings is None:
-            return run_stock(self, input, weight, bias)
-        if isinstance(input, functional.DividedInput):
-            return _run_on_ranks(self, input, weight, bias, settings)
-        if (
-            is_dynamo_compiling()
-            and settings.may_inductor_decide
-            and is_left_to_inductor(settings.workspace, input.device)
-        ):
-            return run_stock(self, input, weight, bias)
-        operands = _choose(self, input, weight, bias, settings)
-        return run_stock(self, input, weight, bias) if operands is None else operands.run()
 
-    def _mucudnn_use_stock_class(self: Any, is_stock: bool) -> None:
-        """Switch to the stock class or back; a parametrized module keeps its class."""
-        own = RESTORED.get(type(self))
-        if own is not None:
-            self.__class__ = (_STOCK_CLASS if is_stock else CONVERTED)[own]
+Record = Callable[[Call, Any], None]
 
-    def __setstate__(self: Any, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[misc]
-        if self._mucudnn is not None:
-            self._mucudnn.add(self)
 
-    def extra_repr(self: Any) -> str:
-        """Return PyTorch's text with the workspace limit and the plan, if any."""
-        text: str = super().extra_repr()  # type: ignore[misc]  # PyTorch's method
-        settings = self._mucudnn
-        if settings is None:
-            return text
-        return f"{text}, {settings}"
+class Method:
+    """A method in the `__dict__` of one module, which keeps its class, because many tools look at it.
 
-    def __prepare_scriptable__(self: Any) -> Any:
-        """Raise a UsageError with advice: `torch.jit.script` calls this method of each module."""
-        if self._mucudnn is None:
-            return self
+    The method refers to the module weakly, because a cycle would keep the memory of a deleted model until the
+    garbage collector runs. Copies and pickles of the module have methods of their own.
+
+    Attributes:
+        layer: the identity of the module.
+        is_stock: True while PyTorch's own convolutions run the whole step, so that no call looks its answer
+            up. In a network, whose data pushes the interpreter's code out of the caches, a look costs 5 to
+            24 µs on an EPYC (Zen 3): see `python -m bench run calls`.
+        record: a function that gets each convolution and its output, or None.
+    """
+
+    is_stock = False
+    record: Record | None = None
+
+    def __init__(self, module: Any, settings: ConversionSettings | None) -> None:
+        """Make a method that follows the module's settings, if it has any."""
+        self._module, self.layer = weakref.ref(module), id(module)
+        if settings is not None:
+            settings.add(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        module = self.module()
+        return type(self), (module, vars(module).get("_mucudnn"))
+
+    def module(self) -> Any:
+        """Return the module. Raises UsageError for a shallow copy of a module that is gone."""
+        module = self._module()
+        if module is None:
+            raise UsageError(
+                "this is a shallow copy of a converted module that is gone: call mucudnn.torch.convert(copy)"
+            )
+        return module
+
+    def run(self, call: Call) -> Any:
+        """Run a convolution with mucudnn's operators or with PyTorch's own."""
+        output = _run(call)
+        if self.record is not None:
+            self.record(call, output)
+        return output
+
+    def reach(self, function: Callable[[], Any]) -> Any:
+        """Return the result of a function, whose convolutions run as those of the module."""
+        functions = _ConvolutionFunctions(self)
+        with functions:
+            result = function()
+        module = self.module()
+        if not functions.calls and not is_dynamo_compiling() and "_mucudnn" in vars(module):
+            module._mucudnn.note_unreached(type(module).__name__)
+        return result
+
+    def extra_repr(self) -> str:
+        """Return PyTorch's text about the module, with the workspace limit and the plan."""
+        module = self.module()
+        return f"{type(module).extra_repr(module)}, {module._mucudnn}"
+
+    def refuse_script(self) -> NoReturn:
+        """Raise a UsageError with advice: `torch.jit.script` calls this."""
         raise UsageError(
             "torch.jit.script cannot compile a converted model: call mucudnn.torch.restore(model) first, "
             "or use torch.jit.trace"
         )
 
 
-class Conv1d(Converted, nn.Conv1d):
-    """`torch.nn.Conv1d`, divided."""
+class ConvForward(Method):
+    """The method `_conv_forward`, which PyTorch's own `forward` calls, also one that a subclass calls."""
 
-
-class Conv2d(Converted, nn.Conv2d):
-    """`torch.nn.Conv2d`, divided."""
-
-
-class Conv3d(Converted, nn.Conv3d):
-    """`torch.nn.Conv3d`, divided."""
-
-
-def _stock_class_of(converted: Any, own: Any) -> type:
-    """Return a subclass of `converted` whose modules run the convolution of PyTorch's class `own` at once.
-
-    A converted module looks up its answer in each call. In a network, whose data pushes the interpreter's
-    code out of the caches, this costs 5 to 24 µs on an EPYC (Zen 3), but only 0.2 to 4 µs in the stock class:
-    see `python -m bench run calls`.
-
-    Subclasses of tensors, compilers, and modules of further subclasses, such as parametrized modules, still
-    get the converted module. Copies and pickles are `converted` modules, so they compare their own steps.
-    """
-    run_stock = own._conv_forward
-
-    def conv_forward(self: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Any:
+    def __call__(self, input: Any, weight: Tensor, bias: Tensor | None) -> Any:
+        """Run the convolution."""
         # Every line here adds to the cost of every call.
-        if not is_dynamo_compiling() and type(input) is Tensor and type(self) is stock_class:
-            return run_stock(self, input, weight, bias)
-        return converted._conv_forward(self, input, weight, bias)
-
-    def reduce(self: Any, protocol: Any) -> Any:
-        # Only the older protocols may name a class other than the module's own.
-        make, (made, *more), *state = converted.__reduce_ex__(self, 1)
-        return make, (converted if made is stock_class else made, *more), *state
-
-    methods = {"_conv_forward": conv_forward, "__reduce_ex__": reduce, "__module__": converted.__module__}
-    stock_class = type(converted.__name__, (converted,), methods)
-    return stock_class
+        module = self.module()
+        own = type(module)._conv_forward
+        if self.is_stock and type(input) is Tensor and not is_dynamo_compiling():
+            return own(module, input, weight, bias)
+        run_stock = partial(own, module, input, weight, bias)
+        if module.padding_mode != "zeros":  # PyTorch pads a copy of the input, and convolves that
+            return self.reach(run_stock)
+        sizes = module.stride, module.padding, module.dilation, module.groups
+        return self.run(Call(module, input, weight, bias, *sizes, run_stock))
 
 
-CONVERTED: dict[Any, type] = {nn.Conv1d: Conv1d, nn.Conv2d: Conv2d, nn.Conv3d: Conv3d}
-_RUN_STOCK: dict[int, Any] = {dims: own._conv_forward for dims, own in enumerate(CONVERTED, 1)}
-_STOCK_CLASS = {own: _stock_class_of(converted, own) for own, converted in CONVERTED.items()}
-RESTORED = {made: own for classes in (CONVERTED, _STOCK_CLASS) for own, made in classes.items()}
+class SubclassForward(Method):
+    """The method `forward` of a subclass that has its own, whose convolutions are reached."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the subclass's own forward."""
+        module = self.module()
+        own = partial(type(module).forward, module, *args, **kwargs)
+        return own() if self.is_stock and not is_dynamo_compiling() else self.reach(own)
 
 
-def _choose(
-    module: Any, input: Tensor, weight: Tensor, bias: Tensor | None, settings: ConversionSettings
-) -> Operands | None:
+class _ConvolutionFunctions(TorchFunctionMode):
+    """A mode in which `torch.nn.functional.conv2d` and its siblings run as calls of a module."""
+
+    def __init__(self, method: Method) -> None:
+        super().__init__()
+        self._method, self.calls = method, 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run a function of PyTorch, or the module's settings for a convolution."""
+        run_stock = partial(func, *args, **(kwargs or {}))
+        if func not in FUNCTIONS:
+            return run_stock()
+        self.calls += 1
+        return self._method.run(_call_of(self._method.module(), run_stock, *args, **(kwargs or {})))
+
+
+FUNCTIONS = (torch.conv1d, torch.conv2d, torch.conv3d)
+
+
+def _call_of(
+    module: Any, run_stock: Callable[[], Any], input: Any, weight: Any, bias: Any = None, stride: Any = 1,
+    padding: Any = 0, dilation: Any = 1, groups: int = 1,
+) -> Call:  # fmt: skip
+    stride, padding, dilation = (tuple(n) if isinstance(n, list) else n for n in (stride, padding, dilation))
+    return Call(module, input, weight, bias, stride, padding, dilation, groups, run_stock)
+
+
+def _run(call: Call) -> Any:
+    """Run a convolution as the settings of its module say."""
+    # Another thread may restore the module meanwhile.
+    settings: ConversionSettings | None = getattr(call.module, "_mucudnn", None)
+    if settings is None:
+        return call.run_stock()
+    if isinstance(call.input, functional.DividedInput):
+        return _run_on_ranks(call, settings)
+    if (
+        is_dynamo_compiling()
+        and settings.may_inductor_decide
+        and is_left_to_inductor(settings.workspace, call.input.device)
+    ):
+        return call.run_stock()
+    operands = _choose(call, settings)
+    return call.run_stock() if operands is None else operands.run()
+
+
+def _choose(call: Call, settings: ConversionSettings) -> Operands | None:
     """Return the operands of mucudnn's operators, or None for PyTorch's own convolution."""
-    if not torch.compiler.is_compiling() and settings.is_inside_stock_step(module):
-        return None
-    key = _key_of(module, input, weight, bias, settings)
+    module, input, weight, bias, *_ = call
+    key = _key_of(call, settings)
     if settings.leaves_to_pytorch(module, key, input):
         return None
     answer = None if key is None else answers.find(key)  # compiled code has no key
@@ -183,7 +238,7 @@ def _choose(
     if not can_divide(input, weight):
         settings.warn_if_not_kept(input)
         return None
-    operands = operands_of(module, input, weight, bias, settings)
+    operands = operands_of(call, settings)
     if answer is None and key is not None:
         is_own = operands.are(input, weight, bias)
         answer = decide(key, operands, is_own, settings.sightings, id(module), settings.tune)
@@ -194,75 +249,61 @@ def _choose(
     return answer.applied(operands) if answer.gain else None
 
 
-def _key_of(
-    module: Any, input: Tensor, weight: Tensor, bias: Tensor | None, settings: ConversionSettings
-) -> CallKey | None:
+def _key_of(call: Call, settings: ConversionSettings) -> CallKey | None:
+    is_constant = _has_constant_filter(call, settings)
     return answers.key_of(
-        input, weight, bias, settings.workspace, settings.key,
-        module.stride, module.padding, module.dilation, module.groups, module.padding_mode,
-        _has_constant_filter(module, input, weight, settings),
+        call.input, call.weight, call.bias, settings.workspace, settings.key,
+        call.stride, call.padding, call.dilation, call.groups, is_constant,
     )  # fmt: skip
 
 
-def _has_constant_filter(module: Any, input: Tensor, weight: Tensor, settings: ConversionSettings) -> bool:
+def _has_constant_filter(call: Call, settings: ConversionSettings) -> bool:
     """Return whether a call may keep the weight in the algorithms' own form: in eval mode, without gradients.
 
     A plan says what runs without kept filters. A call in training frees what the weight has kept.
     """
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return False
-    if module.training:
-        kept_filters.forget(weight)
+    if call.module.training:
+        kept_filters.forget(call.weight)
         return False
     return (
         not torch.is_grad_enabled()
-        and type(weight) is nn.Parameter
-        and isinstance(input, Tensor)
-        and input.is_cpu
+        and type(call.weight) is nn.Parameter
+        and isinstance(call.input, Tensor)
+        and call.input.is_cpu
         and settings.handle is None
-        and kept_filters.can_keep(weight)
+        and kept_filters.can_keep(call.weight)
     )
 
 
-def operands_of(
-    module: Any, input: Tensor, weight: Tensor, bias: Tensor | None, settings: ConversionSettings
-) -> Operands:
-    """Return the operator's arguments for a call to a module, padded here unless its mode is zeros."""
-    input, *sizes = _padded(module, input)
+def operands_of(call: Call, settings: ConversionSettings) -> Operands:
+    """Return the operator's arguments for a call."""
+    _, input, weight, bias, *_ = call
+    sizes: Any = call[4:-1]
     options: Any = {"workspace": settings.workspace, "plan": settings.handle, "fallback": True}
     options["promise"] = settings.promise_text
     if not passes.is_followed(input, weight, bias):
-        options["constant_filter"] = _has_constant_filter(module, input, weight, settings)
+        options["constant_filter"] = _has_constant_filter(call, settings)
     return prepare_operands(weight.dim() - 2, input, weight, bias, *sizes, **options)
 
 
-def why_stock(module: Any, input: Tensor, operands: Operands) -> str | None:
-    """Return why PyTorch's own convolution ran a module's call, which has just ended; None if it did not."""
-    settings: ConversionSettings = module._mucudnn
-    key = _key_of(module, input, module.weight, module.bias, settings)
+def why_stock(call: Call, operands: Operands) -> str | None:
+    """Return why PyTorch's own convolution ran a call, which has just ended; None if it did not."""
+    settings: ConversionSettings = call.module._mucudnn
+    key = _key_of(call, settings)
     if key is None:
         return None
     if settings.comparison is not None and settings.comparison.has_left_to_pytorch(key):
         return STEPS_REASON
-    is_own = operands.are(input, module.weight, module.bias)
-    answer = answers.find(key) or decide(key, operands, is_own, settings.sightings, id(module), "now")
+    is_own = operands.are(call.input, call.weight, call.bias)
+    layer = id(call.module)
+    answer = answers.find(key) or decide(key, operands, is_own, settings.sightings, layer, "now")
     return None if answer is None or answer.gain else CALL_REASON
 
 
-def _run_on_ranks(
-    module: Any, input: Any, weight: Tensor, bias: Tensor | None, settings: ConversionSettings
-) -> Any:
-    """Run a module's convolution on a tensor that is divided over ranks."""
-    function = (functional.conv1d, functional.conv2d, functional.conv3d)[weight.dim() - 3]
-    input, *sizes = _padded(module, input)
+def _run_on_ranks(call: Call, settings: ConversionSettings) -> Any:
+    """Run a convolution on a tensor that is divided over ranks."""
+    function = (functional.conv1d, functional.conv2d, functional.conv3d)[call.weight.dim() - 3]
     engine = settings.workspace, settings.handle, settings.promise
-    return functional.overridden(function, input, weight, bias, *sizes, *engine)
-
-
-def _padded(module: Any, input: Any) -> tuple[Any, ...]:
-    """Return the input, padded here unless the mode is zeros, and stride, padding, dilation and groups."""
-    padding = module.padding
-    if module.padding_mode != "zeros":
-        around = module._reversed_padding_repeated_twice
-        input, padding = nn.functional.pad(input, around, mode=module.padding_mode), 0
-    return input, module.stride, padding, module.dilation, module.groups
+    return functional.overridden(function, *call[1:-1], *engine)

@@ -23,11 +23,11 @@ from mucudnn.plans.result import to_plan
 from mucudnn.problems.kernels import Kernel
 from mucudnn.promises import promise_of
 from mucudnn.torch.layers.convert import convolutions
-from mucudnn.torch.layers.converted import operands_of
+from mucudnn.torch.layers.converted import Call, operands_of
+from mucudnn.torch.layers.run_once import run_once
 from mucudnn.torch.layers.settings import ConversionSettings
 from mucudnn.torch.operators import stock
 from mucudnn.torch.operators.passes import can_divide, needed_passes
-from mucudnn.torch.tracing.compiled import run_once
 
 
 def plan(
@@ -89,15 +89,15 @@ def _kernels(
     counts: Counter[Kernel] = Counter()
     devices: dict[str, PassCall] = {}
 
-    def record(module: Any, x: Tensor, output: Tensor) -> None:
-        if not can_divide(x, module.weight):
+    def record(call: Call, output: Tensor) -> None:
+        if not can_divide(call.input, call.weight):
             return
-        needed = needed_passes(x, module.weight)
+        needed = needed_passes(call.input, call.weight)
         with torch.no_grad():
-            operands = operands_of(module, x, module.weight, module.bias, settings)
+            operands = operands_of(call, settings)
             calls = operands.calls(needed)
         devices[calls["forward"].device] = calls["forward"]
-        counts.update(Kernel(geometry(call)[0], pass_) for pass_, call in calls.items())
+        counts.update(Kernel(geometry(own)[0], pass_) for pass_, own in calls.items())
 
     run_once(model, example_input, convolutions(model), record)
     if not counts:

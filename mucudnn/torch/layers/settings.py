@@ -1,5 +1,6 @@
-"""The settings that `convert` gives a module, and the class that runs the module in the present step."""
+"""The settings that `convert` gives modules, which share the comparison of their steps."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakSet
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from mucudnn import settings
 from mucudnn.arrays.call import LogListener
+from mucudnn.errors import MucudnnWarning
 from mucudnn.forks import no_fork
 from mucudnn.measuring.budget import Budget, spell_budget
 from mucudnn.output.text import milliseconds
@@ -23,6 +25,8 @@ from mucudnn.torch.choosing.step_comparison import StepComparison
 from mucudnn.torch.choosing.trials import CHOICES, MIXTURE, STOCK_WAY
 from mucudnn.torch.operators.options import handle_of
 from mucudnn.torch.operators.passes import warn_if_not_kept
+
+UNREACHED = "stays PyTorch's, because its forward calls none of PyTorch's functions for convolutions"
 
 
 class ConversionSettings:
@@ -60,18 +64,10 @@ class ConversionSettings:
         self.handle = None if known is None else handle_of(known)
         # Call keys contain this text because the settings themselves would keep the comparison alive.
         self.key = f"{workspace}, {self.handle}, {tune}, {self.promise}"
-        self.modules: WeakSet[Any] = WeakSet()  # all modules with these settings
+        self.methods: WeakSet[Any] = WeakSet()  # all modules with these settings have one
+        self.unreached: set[str] = set()  # the classes in whose forward no convolution was found
         self._is_begun = self._is_reported = False
-        self.is_left_to_pytorch = False  # True while the modules have their stock classes
-
-    def is_inside_stock_step(self, module: Any) -> bool:
-        """Return whether another module began the present step and the step is left to PyTorch.
-
-        Parametrized modules, which have no stock class, ask this in each call.
-        """
-        steps = self.comparison
-        is_left = steps is not None and steps.is_step_left_to_pytorch and steps.first_layer != id(module)
-        return is_left and not torch.jit.is_tracing()
+        self.is_left_to_pytorch = False
 
     def leaves_to_pytorch(self, module: Any, key: CallKey | None, input: Tensor) -> bool:
         """Return whether PyTorch's own convolution runs a call because that makes the whole step faster."""
@@ -90,7 +86,7 @@ class ConversionSettings:
         if key is not None and self.comparison is not None:
             if answer is not None and not answer.is_final and not self._is_begun:
                 self._is_begun = True
-                text = f"measuring {len(self.modules)} layers in the first steps, which take longer"
+                text = f"measuring {len(self.methods)} layers in the first steps, which take longer"
                 LogListener().conclude(text, is_shown=True)
             gain = answer.gain if answer is not None and answer.is_final else None
             self.comparison.note_choice(key, gain)
@@ -101,16 +97,15 @@ class ConversionSettings:
             warn_if_not_kept(self.promise_text)
 
     def leave_to_pytorch(self, is_left: bool) -> None:
-        """Switch the modules to their stock classes or back.
+        """Let PyTorch's own convolutions run the modules at once, or let these look their answers up again.
 
-        The first layer of a step is never of its stock class, because its call shows which step begins.
+        The first layer of a step always looks, because its call shows which step begins.
         """
         with no_fork:  # another thread may convert or restore the model
             self.is_left_to_pytorch = is_left
             first = None if self.comparison is None else self.comparison.first_layer
-            for module in list(self.modules):
-                if getattr(module, "_mucudnn", None) is self:  # neither restored nor converted again
-                    module._mucudnn_use_stock_class(is_left and id(module) != first)
+            for method in list(self.methods):
+                method.is_stock = is_left and method.layer != first
 
     def _report(self, step_ms: Mapping[str, float], steps: int) -> None:
         """Log what was decided for a step, and show it on a terminal for the first step."""
@@ -119,10 +114,16 @@ class ConversionSettings:
             LogListener().conclude(text, is_shown=not self._is_reported)
             self._is_reported = True
 
-    def add(self, module: Any) -> None:
-        """Register a module that has these settings."""
+    def note_unreached(self, name: str) -> None:
+        """Warn, once, that the forward of a class runs no convolution that can be divided."""
+        if name not in self.unreached:
+            self.unreached.add(name)
+            warnings.warn(f"mucudnn: {name} {UNREACHED}", MucudnnWarning, stacklevel=4)
+
+    def add(self, method: Any) -> None:
+        """Register a method that follows these settings."""
         with no_fork:
-            self.modules.add(module)
+            self.methods.add(method)
 
     def __str__(self) -> str:
         """Return a text such as `workspace=16MiB`, or `plan=1f0c3a2b, workspace=16MiB`."""

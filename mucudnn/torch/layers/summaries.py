@@ -14,19 +14,20 @@ from mucudnn.output.text import milliseconds, shortened
 from mucudnn.sizes import format_size
 from mucudnn.torch.choosing import answers
 from mucudnn.torch.choosing.answers import passes_of
-from mucudnn.torch.layers.convert import converted_layers, describe_subclasses
+from mucudnn.torch.layers.convert import converted_layers, describe_reach, list_convolutions, weight_size
 from mucudnn.torch.layers.converted import (
     CALL_REASON,
     STEPS_REASON,
+    Call,
     LayerChoice,
     choice_of_pass,
     operands_of,
     why_stock,
 )
+from mucudnn.torch.layers.run_once import run_once
 from mucudnn.torch.operators import kept_filters, ops
 from mucudnn.torch.operators.operands import Operands
 from mucudnn.torch.operators.passes import can_divide, needed_passes
-from mucudnn.torch.tracing.compiled import run_once
 
 _LONGEST = 32  # characters of a layer's name in the text
 
@@ -40,7 +41,7 @@ class Summary(Tabular):
     choices: tuple[LayerChoice, ...]
     kept_filters: int = 0  # the bytes of transformed filters that the layers keep in eval mode
     promise: str = ""  # the text of the promise that the results keep
-    subclasses: str = ""  # the text about convolutions that stay PyTorch's because of their classes
+    reach: str = ""  # the text about the share of the model's convolutions that `convert` reaches
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
         for choice in self.choices:
@@ -69,8 +70,8 @@ class Summary(Tabular):
             yield f"The kept filters of eval mode take {format_size(self.kept_filters)}."
         for reason, count in Counter(choice.reason for choice in self.choices if choice.reason).items():
             yield f"{count} of {len(self.choices)} passes by PyTorch's own convolutions: {reason}"
-        if self.subclasses:
-            yield f"{self.subclasses}."
+        if self.reach:
+            yield f"{self.reach}."
 
 
 def summary(model: Any, example_input: Any = None) -> Summary:
@@ -94,25 +95,34 @@ def summary(model: Any, example_input: Any = None) -> Summary:
     """
     layers = converted_layers(model)
     choices: list[LayerChoice] = []
+    flops = Counter[Any]()
 
-    def record(module: Any, x: Tensor, output: Tensor) -> None:
-        name = layers[module]
-        if not can_divide(x, module.weight):
+    def record(call: Call, output: Tensor) -> None:
+        name, x = layers[call.module], call.input
+        if not can_divide(x, call.weight):
             kernel, reason = f"an input of {tuple(x.shape)}", "such an input cannot be divided"
             choices.append(LayerChoice(name, "forward", kernel, reason=reason))
             return
-        operands = operands_of(module, x, module.weight, module.bias, module._mucudnn)
+        operands = operands_of(call, call.module._mucudnn)
         y = output if operands.batched else output.unsqueeze(0)
-        choices.extend(_choices(name, operands, y, why_stock(module, x, operands)))
+        choices.extend(_choices(name, operands, y, why_stock(call, operands)))
+
+    def count(module: Any, args: Any, output: Tensor) -> None:
+        flops[module] += 2 * output.numel() * (weight_size(module) // module.out_channels)
 
     if example_input is None:
         choices.extend(_list_choices_so_far(layers))
     else:
-        run_once(model, example_input, layers, record)
+        hooks = [layer.register_forward_hook(count) for layer in list_convolutions(model)]
+        try:
+            run_once(model, example_input, layers, record)
+        finally:
+            for hook in hooks:
+                hook.remove()
     kept = sum(kept_filters.size(layer.weight) for layer in layers)
     promises = {layer._mucudnn.promise_text: None for layer in layers}
     text = "; ".join(filter(None, promises))
-    return Summary(tuple(choices), kept, text, describe_subclasses(model)[0])
+    return Summary(tuple(choices), kept, text, describe_reach(model, flops)[0])
 
 
 def _list_choices_so_far(layers: dict[Any, str]) -> Iterator[LayerChoice]:
@@ -128,10 +138,13 @@ def _list_choices_so_far(layers: dict[Any, str]) -> Iterator[LayerChoice]:
     for identity, key, is_stock in calls:
         module, answer = modules[identity], answers.find(key)
         x = torch.empty_strided(key.x, key.x_strides, dtype=key.data_type, device=key.device)
+        w = torch.empty_strided(key.w, key.w_strides, dtype=key.w_data_type, device=key.device)
+        bias = None if key.bias is None else torch.empty(key.bias[0], dtype=key.bias[1], device=key.device)
         stock = STEPS_REASON if is_stock else None if answer and answer.gain > 0 else CALL_REASON
         kind = x.device.type
         with torch.autocast(kind, key.autocast, enabled=key.autocast is not None):
-            operands = operands_of(module, x, module.weight, module.bias, module._mucudnn)
+            sizes = key.stride, key.padding, key.dilation, key.groups
+            operands = operands_of(Call(module, x, w, bias, *sizes, list), module._mucudnn)
             options = operands.options._replace(constant_filter=key.constant_filter)
             operands = operands._replace(options=options)
             for call in operands.calls(passes_of(key)).values():

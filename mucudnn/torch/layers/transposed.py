@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mucudnn.torch.layers.converted import Method
 from mucudnn.torch.layers.functional import DividedInput, check_promise_of_divided
 from mucudnn.torch.operators.derivatives import convolve
 from mucudnn.torch.operators.formats import channels_last_results
@@ -17,49 +18,29 @@ from mucudnn.torch.private import is_transformed
 Operands = tuple[Tensor, Tensor, Tensor | None]
 
 
-class Transposed:
-    """A base class in front of PyTorch's module, whose kernels follow the module's settings."""
+class TransposedForward(Method):
+    """The method `forward` of PyTorch's module, whose kernels follow the module's settings."""
 
-    _mucudnn: Any = None  # ConversionSettings
-    weight: Tensor
-
-    def forward(self: Any, input: Tensor, output_size: list[int] | None = None) -> Tensor:
+    def __call__(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
         """Return what PyTorch's module returns."""
-        settings = self._mucudnn
-        operands = None if settings is None else _operands(self, input, settings)
+        module = self.module()
+        settings = getattr(module, "_mucudnn", None)  # another thread may restore the module meanwhile
+        operands = None if settings is None else _operands(module, input, settings)
         if operands is not None:
-            output_padding = self._output_padding(
-                input, output_size, self.stride, self.padding, self.kernel_size, input.dim() - 2,
-                self.dilation,
+            output_padding = module._output_padding(
+                input, output_size, module.stride, module.padding, module.kernel_size, input.dim() - 2,
+                module.dilation,
             )  # fmt: skip
-            if all(extra < stride for extra, stride in zip(output_padding, self.stride, strict=True)):
-                return _run(self, operands, output_padding, settings)
+            if all(extra < stride for extra, stride in zip(output_padding, module.stride, strict=True)):
+                return _run(module, operands, output_padding, settings)
         if settings is not None:
             if isinstance(input, DividedInput):
                 check_promise_of_divided(settings.promise)
             settings.warn_if_not_kept(input)
-        # `super()` would fail if another thread restored the module meanwhile.
-        return _RUN_STOCK[len(self.kernel_size)](self, input, output_size)
+        return type(module).forward(module, input, output_size)
 
 
-class ConvTranspose1d(Transposed, nn.ConvTranspose1d):
-    """`torch.nn.ConvTranspose1d`, with planned kernels."""
-
-
-class ConvTranspose2d(Transposed, nn.ConvTranspose2d):
-    """`torch.nn.ConvTranspose2d`, with planned kernels."""
-
-
-class ConvTranspose3d(Transposed, nn.ConvTranspose3d):
-    """`torch.nn.ConvTranspose3d`, with planned kernels."""
-
-
-PLANNED: dict[Any, type] = {
-    nn.ConvTranspose1d: ConvTranspose1d,
-    nn.ConvTranspose2d: ConvTranspose2d,
-    nn.ConvTranspose3d: ConvTranspose3d,
-}
-_RUN_STOCK: dict[int, Any] = {dims: stock.forward for dims, stock in enumerate(PLANNED, 1)}
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
 def _operands(module: Any, input: Any, settings: Any) -> Operands | None:

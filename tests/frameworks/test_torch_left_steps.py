@@ -24,14 +24,14 @@ def looks(model: nn.Module, x: torch.Tensor) -> list[str]:
     """Return the names of the layers that look for their choices in a call of a model."""
     names: list[str] = []
     name_of = {module: name for name, module in model.named_modules()}
-    real = modules.Converted._conv_forward
+    real = modules._run
 
-    def watched(self: Any, *operands: Any) -> Any:
-        names.append(name_of[self])
-        return real(self, *operands)
+    def watched(call: modules.Call) -> Any:
+        names.append(name_of[call.module])
+        return real(call)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(modules.Converted, "_conv_forward", watched)
+        patch.setattr(modules, "_run", watched)
         model(x)
     return names
 
@@ -79,7 +79,7 @@ def test_copies_look_until_they_have_results_of_their_own(
     left: nn.Module, way: Callable[[nn.Module], nn.Module]
 ) -> None:
     copied = way(left)
-    assert {type(module) for module in copied} == {modules.Conv2d}
+    assert {type(module) for module in copied} == {nn.Conv2d}
     assert looks(copied, torch.randn(SHAPE)) == ["0", "1", "2"]
     copied(torch.randn(SHAPE))  # the cache knows the times of the steps
     assert looks(copied, torch.randn(SHAPE)) == ["0"]
@@ -87,8 +87,7 @@ def test_copies_look_until_they_have_results_of_their_own(
 
 
 def test_a_restored_model_is_as_it_was(left: nn.Module) -> None:
-    assert {type(module) for module in mt.restore(left)} == {nn.Conv2d}
-    assert not any("_mucudnn" in vars(module) for module in left)
+    assert all(vars(module).keys() == vars(nn.Conv2d(4, 4, 3)).keys() for module in mt.restore(left))
 
 
 def test_a_model_that_is_converted_again_looks_again(left: nn.Module) -> None:
@@ -96,7 +95,7 @@ def test_a_model_that_is_converted_again_looks_again(left: nn.Module) -> None:
     mt.convert(left[1:], workspace="1MiB")
     first.leave_to_pytorch(False)
     first.leave_to_pytorch(True)
-    assert {type(module) for module in left[1:]} == {modules.Conv2d}
+    assert looks(left[1:], torch.randn(SHAPE)) == ["1", "2"]
     assert [str(module._mucudnn) for module in left[1:]] == ["workspace=1MiB"] * 2
 
 
@@ -124,12 +123,10 @@ def test_tracers_and_compilers_find_divided_modules(left: nn.Module) -> None:
     assert looks(left, x) == ["0"]
 
 
-def test_parametrized_modules_look_in_each_call(left: nn.Module) -> None:
+def test_parametrized_modules_run_at_once_too(left: nn.Module) -> None:
     torch.nn.utils.parametrizations.weight_norm(left[1])
-    assert looks(left, torch.randn(SHAPE)) == ["0", "1"]
+    assert looks(left, torch.randn(SHAPE)) == ["0"]
     torch.nn.utils.parametrize.remove_parametrizations(left[1], "weight")
-    left(torch.randn(OTHER_SHAPE))
-    left(torch.randn(SHAPE))
     assert looks(left, torch.randn(SHAPE)) == ["0"]
 
 
@@ -140,10 +137,6 @@ def test_subclasses_of_tensors_run_as_before(left: nn.Module) -> None:
     x = torch.randn(SHAPE).as_subclass(Special)
     assert type(left(x)) is Special
     assert looks(left[1:], left[0](x)) == ["1", "2"]
-
-
-def test_the_texts_of_modules_stay(left: nn.Module) -> None:
-    assert repr(left[1]).startswith("Conv2d(4, 4, ")
 
 
 def test_a_model_is_freed_without_the_garbage_collector(left: nn.Module) -> None:
