@@ -76,6 +76,10 @@ PROGRAMS = {
             "recorded", "recorded", 1, "ResNet-50 on GPUs whose times dlperf recorded",
             benches=("recorded", "split", "models"),
         ),
+        Program(
+            "streaming", "streaming", 30, "one huge sample in tiles, beside approximate tiles",
+            benches=("streaming", "modelled_streaming"),
+        ),
         Program("gpu", "gpu", 8, "the gain by division on a GPU; it goes on where it was stopped", "program"),
     )
 }  # fmt: skip

@@ -16,6 +16,7 @@ from bench.suites.gpu.summary import gpu_tables
 from bench.suites.networks.table import default_table, large_tables, promises_table
 from bench.suites.questions import QUESTIONS
 from bench.suites.recorded.recorded import tables as recorded_tables
+from bench.suites.streaming.streaming import tables as streaming_tables
 
 SUITES = {
     "core": "The engine and its decisions on a CPU",
@@ -25,6 +26,7 @@ SUITES = {
     "memory": "Training within a memory budget",
     "devices": "Several devices",
     "recorded": "On recorded GPUs",
+    "streaming": "One huge sample in tiles",
     "gpu": "On a GPU",
 }
 HEAD = ("question", "aim", "figure")
@@ -72,6 +74,8 @@ def _tables(program: Program, machines: list[Measured]) -> list[str]:
             lines += table(LARGE_SAMPLES_HEAD, large_samples_rows(records))
         elif program.name == "recorded":
             lines += recorded_tables(records)
+        elif program.name == "streaming":
+            lines += streaming_tables(records)
         elif program.name == "networks":
             lines += default_table(records)
         elif program.name == "promises":

@@ -70,7 +70,7 @@ class Streamed(nn.Module):
     """
 
     def __init__(self, sample: Sample, plan: StreamPlan, device: torch.device) -> None:
-        """Raises UsageError if the plan is for other operators."""
+        """Let a module follow a plan. Raises UsageError if the plan is for other operators."""
         super().__init__()
         if plan.operators != sample.digest:
             raise UsageError(

@@ -21,7 +21,7 @@ class Step(NamedTuple):
     inputs: list[tuple[Node, Box]]
     run: Callable[..., Tensor]  # takes the inputs' boxes in their order
     box: Box | None = None  # the box that `run` returns, if it is larger than the one asked for
-    problem: Problem | None = None  # of a convolution, whose `run` takes the options of `conv2d`, too
+    problem: Problem | None = None  # a convolution's; its `run` takes the options of `conv2d`, too
 
 
 Rule = Callable[[Node, Box], Step]

@@ -1,0 +1,1 @@
+"""One huge sample in tiles."""
