@@ -48,3 +48,16 @@ def test_the_published_batch_fits_and_the_next_one_does_not(name: str) -> None:
 
     assert need(fits).fits
     assert not need(too_large).fits
+
+
+@pytest.mark.parametrize(("side", "allocated"), [(512, 1.274), (2048, 16.754)])
+def test_a_decoder_takes_what_was_published(side: int, allocated: float) -> None:
+    # Qwen-Image's autoencoder in fp16 on an RTX 4090, from invoke-ai/InvokeAI#9305 on GitHub.
+    diffusers, half = imported("diffusers"), torch.float16
+    with torch.device("meta"):
+        vae = diffusers.AutoencoderKLQwenImage().to(half).eval()
+    vae.forward = vae.decode
+    z = torch.empty(1, 16, 1, side // 8, side // 8, device="meta", dtype=half)
+    parts = mt.will_it_fit(vae, z, training=False, device="rtx4090").parts
+    needed = sum(parts[kind] for kind in ("parameters", "input", "activations", "workspace"))
+    assert needed / 2**30 == pytest.approx(allocated, rel=0.005)

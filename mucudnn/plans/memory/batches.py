@@ -12,7 +12,7 @@ from mucudnn.plans.memory.allocations import Update
 from mucudnn.plans.memory.costs import model_costs
 from mucudnn.plans.memory.fit import Fit, Surroundings, fit_network, name_optimizer
 from mucudnn.plans.memory.planning import MemoryOptions, plan_network
-from mucudnn.plans.memory.training_step import count_work
+from mucudnn.plans.memory.training_step import Costs, count_work
 from mucudnn.problems.network import Network
 
 _ROWS = 6  # the most powers of two in the table, up to the largest mini-batch
@@ -53,20 +53,28 @@ class NetworkFits:
 
     def find_batches(self, batch: int | None) -> tuple[int, int, list[FitRow]]:
         """Return the largest mini-batches, without and with a plan, and the rows of some, or of `batch`."""
-        self._read = extrapolate(*map(self._read, PROBES)) or self._read
-        most = largest(lambda size: self._find(size)[1].peak, self._device.memory)
-        planned = largest(lambda size: self._find(size)[1].floor, self._device.memory)
+        exact = self._read
+        self._read = extrapolate(*map(exact, PROBES)) or exact
+        most, planned = self._find_largest()
+        if planned and exact(planned) != self._read(planned):  # sizes may grow otherwise
+            self._read, self._find = exact, cache(self._find_fit)
+            most, planned = self._find_largest()
         # A single row above the largest mini-batch shows what a plan costs, because each plan takes seconds.
         powers = [1 << n for n in range(most.bit_length())][-_ROWS:]
         listed = [batch] if batch else [*powers, min(planned, 2 * most or planned)]
         return most, planned, [self.find_row(size) for size in sorted({*listed, most} - {0})]
 
+    def _find_largest(self) -> tuple[int, int]:
+        return (
+            largest(lambda size: self._find(size)[2].peak, self._device.memory),
+            largest(lambda size: self._find(size)[2].floor, self._device.memory),
+        )
+
     def find_row(self, batch: int | None) -> FitRow:
         """Return the memory and the time of a mini-batch, under a plan if it does not fit without one."""
-        network, fit = self._find(batch)
+        network, costs, fit = self._find(batch)
         device = self._device
         size = next((t.shape[0] for t in network.tensors if t.kind == "input" and t.shape), 0)
-        costs = model_costs(network, device, divide=False)
         unlimited_ms = count_work(network, costs).unlimited_ms
         planned_ms = unlimited_ms if fit.fits else None
         if not fit.fits and fit.fits_with_plan and network.turn < len(network.steps):
@@ -87,11 +95,12 @@ class NetworkFits:
         trained = [tensor for tensor in network.tensors if tensor.kind == "gradient"]
         return name_optimizer(self._optimizer or "sgd", trained)
 
-    def _find_fit(self, batch: int | None) -> tuple[Network, Fit]:
+    def _find_fit(self, batch: int | None) -> tuple[Network, Costs, Fit]:
         network = self._read(batch)
         costs = model_costs(network, self._device, divide=False)
         beside = Surroundings(self._count_optimizer(network), self._device.context)
-        return network, fit_network(network, costs, memory=self._device.memory, surroundings=beside)
+        fit = fit_network(network, costs, memory=self._device.memory, surroundings=beside)
+        return network, costs, fit
 
 
 def extrapolate(near: Network, far: Network) -> Callable[[Any], Network] | None:

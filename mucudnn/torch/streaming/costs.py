@@ -23,7 +23,7 @@ from mucudnn.torch.streaming.boxes import Box, bytes_of, shape_of, sizes
 from mucudnn.torch.streaming.passes import Demand
 from mucudnn.torch.tracing.recorder import DATA_TYPES
 
-_OVERHEAD_MS = 0.05  # what any operator takes
+_OVERHEAD_MS = 0.05  # the least time of an operator
 _HOST = ModelledDevice(
     "cpu", 1.2e11, {}, 8e9, 1e9, 0, "two cores of an AMD EPYC Milan, and their disk, as measured once"
 )
@@ -34,7 +34,7 @@ class Costs:
     """The modelled times of operators on a device."""
 
     def __init__(self, device: ModelledDevice, bench: EngineBench | None = None) -> None:
-        """Take the algorithms of convolutions from the engine of a bench, or else from the modelled device."""
+        """Take algorithms of convolutions from the engine of a bench, or else from the modelled device."""
         self.device, self._bench = device, bench
         self._levels: dict[Problem, list[tuple[int, float]]] = {}
 
