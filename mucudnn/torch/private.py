@@ -40,9 +40,7 @@ has_storage: Callable[[Tensor], bool] = torch._C._has_storage
 is_profiled: Callable[[], bool] = torch.autograd._profiler_enabled
 # The flags that decide on the arithmetic of oneDNN's convolutions, as `torch.backends.mkldnn` reads them.
 is_mkldnn_enabled: Callable[[], bool] = torch._C._get_mkldnn_enabled
-mkldnn_precision: Callable[[str, str], str] = getattr(
-    torch._C, "_get_fp32_precision_getter", lambda backend, operation: "none"
-)  # since PyTorch 2.9
+mkldnn_precision: Callable[[str, str], str] = torch._C._get_fp32_precision_getter
 # The autograd node that runs in a backward pass, which belongs to the forward step with its number.
 current_node: Callable[[], Any] = torch._C._current_autograd_node
 

@@ -24,7 +24,8 @@ _aten = torch.ops.aten
 _RESULTS = ("backward_data", "backward_filter")  # the first two results of `aten.convolution_backward`
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 _TYPES = (torch.float32, torch.float16, torch.bfloat16)
-_CONVERTED = str(Path(__file__).parents[1] / "layers" / "converted.py")  # calls what converted modules run
+# The traces of all convolutions that converted modules call, and of their gradients, name this file.
+_CONVERTED = str(Path(__file__).parents[1] / "layers" / "converted.py")
 # Read at import, because the files of a running process may be replaced.
 _CODE = inductor.hash_files(tuple(map(str, sorted(Path(__file__).parent.glob("*.py")))))
 
@@ -89,7 +90,7 @@ class _Graph:
     def swap(self) -> Counter[str]:
         """Swap convolutions. Return how many of each pass went to the engine and stayed Inductor's."""
         for node in list(self._graph.nodes):
-            if node.op != "call_function" or not inductor.is_traced_through(node, _CONVERTED):
+            if node.op != "call_function" or _CONVERTED not in (node.stack_trace or ""):
                 continue
             if inductor.is_packed_convolution(node):
                 self._swap_packed(node)

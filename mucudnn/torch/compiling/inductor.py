@@ -109,11 +109,6 @@ def wants_inference(graph_pass: Any) -> bool:
     return _Aware is not None and isinstance(graph_pass, _Aware)
 
 
-def is_traced_through(node: fx.Node, path: str) -> bool:
-    """Return whether code of a file called a node, or the forward node that it is the gradient of."""
-    return path in (node.stack_trace or "")
-
-
 def known_shape(node: fx.Node) -> tuple[int, ...] | None:
     """Return the shape of a tensor, with the sizes of the first call where they are dynamic.
 

@@ -12,6 +12,7 @@ from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.shapes import problem_of
 from mucudnn.promises import STRICT
 from mucudnn.torch.operators.formats import Geometry, channels_last_results
+from mucudnn.torch.private import tree_map
 
 _aten = torch.ops.aten
 _DATA_TYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
@@ -59,9 +60,7 @@ def in_format_of_gpu(function: Any, args: tuple[Any, ...], result: Any) -> Any:
     is_last = _is_channels_last(function, args)
     if is_last is None:
         return result
-    if isinstance(result, Tensor):
-        return _packed(result, is_last)
-    return tuple(each if each is None or each.dim() < 4 else _packed(each, is_last) for each in result)
+    return tree_map(lambda each: each if each is None or each.dim() < 4 else _packed(each, is_last), result)
 
 
 def copies_of(function: Any, args: tuple[Any, ...]) -> list[Tensor]:
