@@ -19,10 +19,11 @@ from torch.utils._pytree import tree_leaves
 import mucudnn
 from mucudnn.errors import UsageError
 from mucudnn.sizes import format_size
-from mucudnn.torch.parallel.spatial.windows import Span
-from mucudnn.torch.streaming.boxes import all_of, crop
 from mucudnn.torch.streaming.graph import Sample
+from mucudnn.torch.streaming.nodes import all_of
 from mucudnn.torch.streaming.rules import has_rule, step
+from mucudnn.torch.windows.boxes import crop
+from mucudnn.torch.windows.spans import Span
 
 nn, Tensor = torch.nn, torch.Tensor
 ANY = "64MiB"

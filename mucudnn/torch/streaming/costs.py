@@ -19,9 +19,10 @@ from mucudnn.measuring.runners import Exhaustive
 from mucudnn.plans.decide import desirable_configurations
 from mucudnn.problems.kernels import Kernel
 from mucudnn.torch.operators.device_times import engine_of
-from mucudnn.torch.streaming.boxes import Box, bytes_of, shape_of, sizes
+from mucudnn.torch.streaming.nodes import bytes_of, shape_of
 from mucudnn.torch.streaming.passes import Demand
 from mucudnn.torch.tracing.recorder import DATA_TYPES
+from mucudnn.torch.windows.boxes import Box, sizes
 
 _OVERHEAD_MS = 0.05  # the least time of an operator
 _HOST = ModelledDevice(

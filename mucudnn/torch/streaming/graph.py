@@ -15,11 +15,11 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from mucudnn.errors import UsageError
 from mucudnn.torch.choosing.trials import digest
-from mucudnn.torch.parallel.spatial.windows import Span
-from mucudnn.torch.streaming.boxes import all_of, bytes_of, shape_of
+from mucudnn.torch.streaming.nodes import all_of, bytes_of, shape_of
 from mucudnn.torch.streaming.rules import along, arguments, has_rule, shapes, step, windows  # noqa: F401 (they register)
 from mucudnn.torch.streaming.statistics import Mean, Statistic, statistic_of
 from mucudnn.torch.tracing.trace import spell_inputs
+from mucudnn.torch.windows.spans import Span
 
 _FEWEST_ROWS = 5  # an axis with fewer is not divided
 _aten = torch.ops.aten

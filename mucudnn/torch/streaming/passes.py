@@ -9,11 +9,12 @@ from typing import NamedTuple
 from torch.fx import Node
 
 from mucudnn.plans.stream_plan import StreamPlan
-from mucudnn.torch.parallel.spatial.windows import Span, parts
-from mucudnn.torch.streaming.boxes import Box, hull, shape_of
 from mucudnn.torch.streaming.graph import Sample
+from mucudnn.torch.streaming.nodes import shape_of
 from mucudnn.torch.streaming.rules import Step, step
 from mucudnn.torch.streaming.statistics import Norm, Statistic
+from mucudnn.torch.windows.boxes import Box, hull
+from mucudnn.torch.windows.spans import Span, parts
 
 
 class Demand(NamedTuple):

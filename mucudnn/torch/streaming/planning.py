@@ -19,9 +19,9 @@ from torch.fx import Node
 from mucudnn.errors import UsageError
 from mucudnn.plans.stream_plan import StreamPass, StreamPlan
 from mucudnn.sizes import format_size
-from mucudnn.torch.streaming.boxes import all_of, bytes_of
 from mucudnn.torch.streaming.costs import Costs, bytes_inside, flops, is_view
 from mucudnn.torch.streaming.graph import Sample
+from mucudnn.torch.streaming.nodes import all_of, bytes_of
 from mucudnn.torch.streaming.passes import Demand, Pass, Passes
 from mucudnn.torch.streaming.rules import step
 from mucudnn.torch.streaming.statistics import Norm

@@ -9,10 +9,11 @@ from torch import Tensor, nn
 from torch.fx import Node
 
 from mucudnn.plans.stream_plan import StreamPlan
-from mucudnn.torch.streaming.boxes import Box, all_of, crop, shape_of
 from mucudnn.torch.streaming.graph import Sample
+from mucudnn.torch.streaming.nodes import all_of, shape_of
 from mucudnn.torch.streaming.passes import Pass, Passes
 from mucudnn.torch.streaming.statistics import Mean, Norm, Statistic, Sums, Value
+from mucudnn.torch.windows.boxes import Box, crop
 
 Store = Callable[[Node], Tensor]
 # The tensors that autograd follows in a tile: boxes of stored tensors by node, and values by statistic.

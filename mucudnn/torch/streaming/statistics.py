@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from mucudnn.torch.streaming.boxes import Box, all_of, shape_of
+from mucudnn.torch.streaming.nodes import all_of, shape_of
 from mucudnn.torch.streaming.rules import arguments
+from mucudnn.torch.windows.boxes import Box
 
 Value = tuple[Tensor, ...]  # mean and variance of a norm in fp64; or the result of a mean
 
@@ -79,15 +80,10 @@ class Norm:
     def add(self, sums: Sums, tile: Tensor) -> None:
         """Add a tile."""
         rows = tile.reshape(tile.size(0) * self.groups, -1)
-        count = rows.size(1)
-        if rows.dtype == torch.float64:
-            variance, mean = torch.var_mean(rows, 1, correction=0)
-        else:  # this kernel reads a tile once, and is several times as fast as var_mean on a CPU
-            groups = rows.size(0)
-            _, mean, scale = torch.native_group_norm(
-                rows[None], None, None, 1, groups, count, groups, self.eps
-            )
-            mean, variance = mean[0].double(), scale[0].double().square().reciprocal() - self.eps
+        (groups, count), eps = rows.shape, self.eps
+        # This kernel reads a tile once, and is several times as fast as var_mean on a CPU.
+        _, [mean], [scale] = torch.native_group_norm(rows[None], None, None, 1, groups, count, groups, eps)
+        mean, variance = mean.double(), scale.double().square().reciprocal() - eps
         square = variance.clamp_min(0) * count
         if sums.mean is None or sums.square is None:
             sums.count, sums.mean, sums.square = count, mean, square

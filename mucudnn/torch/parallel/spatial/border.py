@@ -28,7 +28,7 @@ from mucudnn.torch.parallel.spatial.exchange.agreement import (
 from mucudnn.torch.parallel.spatial.exchange.exchange import ALONE, Exchange, Owners, add_up
 from mucudnn.torch.parallel.spatial.exchange.messages import described
 from mucudnn.torch.parallel.spatial.exchange.sharing import share_generators
-from mucudnn.torch.parallel.spatial.windows import product
+from mucudnn.torch.windows.spans import product
 
 _STATISTICS = ("spatial", "all")
 _NUMERICS = ("caller", "same")

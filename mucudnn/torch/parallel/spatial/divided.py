@@ -21,7 +21,7 @@ from mucudnn.torch.parallel.spatial.exchange.exchange import ALONE, Exchange, Ow
 from mucudnn.torch.parallel.spatial.exchange.sharing import compare
 from mucudnn.torch.parallel.spatial.pending import compute_before
 from mucudnn.torch.parallel.spatial.refusing import NotInTableError, check_gradient, name_of
-from mucudnn.torch.parallel.spatial.windows import Span, Window, product, windows_of
+from mucudnn.torch.windows.spans import Span, Window, product, windows_of
 
 Handler = Callable[..., Any]
 AnyHandler = TypeVar("AnyHandler", bound=Handler)

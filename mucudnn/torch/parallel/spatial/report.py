@@ -9,7 +9,7 @@ from torch import nn
 from mucudnn.torch.parallel.spatial import gathering
 from mucudnn.torch.parallel.spatial.divided import Divided, logical_tensors
 from mucudnn.torch.parallel.spatial.gathering import Gathering
-from mucudnn.torch.parallel.spatial.windows import product
+from mucudnn.torch.windows.spans import product
 
 _LAYERS = (nn.modules.conv._ConvNd, nn.Linear)
 

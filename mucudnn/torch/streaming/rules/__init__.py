@@ -12,7 +12,8 @@ from torch.fx import Node
 from torch.fx.node import map_arg
 
 from mucudnn._native import Problem
-from mucudnn.torch.streaming.boxes import Box, aligned, all_of, shape_of
+from mucudnn.torch.streaming.nodes import all_of, shape_of
+from mucudnn.torch.windows.boxes import Box, aligned
 
 
 class Step(NamedTuple):

@@ -5,9 +5,10 @@ from torch import Tensor
 from torch.fx import Node
 from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
 
-from mucudnn.torch.parallel.spatial.windows import Span
-from mucudnn.torch.streaming.boxes import Box, aligned, all_of, shape_of
+from mucudnn.torch.streaming.nodes import all_of, shape_of
 from mucudnn.torch.streaming.rules import Step, arguments, call, rule, run_whole
+from mucudnn.torch.windows.boxes import Box, aligned
+from mucudnn.torch.windows.spans import Span
 
 
 @rule("softmax.int", "_softmax", "log_softmax.int", "layer_norm", "rms_norm", "cumsum")

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from mucudnn.torch.parallel.spatial.windows import Span
-from mucudnn.torch.streaming.boxes import Box, aligned, shape_of, sizes
+from mucudnn.torch.streaming.nodes import shape_of
 from mucudnn.torch.streaming.rules import Step, arguments, call, rule
+from mucudnn.torch.windows.boxes import Box, aligned, sizes
+from mucudnn.torch.windows.spans import Span
 
 
 @rule("alias", "detach", "clone", "_to_copy", "lift_fresh_copy")

@@ -11,11 +11,12 @@ from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
 
 import mucudnn.torch
 from mucudnn.problems.shapes import problem_of
-from mucudnn.torch.parallel.spatial.functions.resampling import Taps, Weights, combine, taps_of
-from mucudnn.torch.parallel.spatial.windows import Span, for_each_axis, reach, sliding, tapped, transposed
-from mucudnn.torch.streaming.boxes import Box, all_of, shape_of
+from mucudnn.torch.streaming.nodes import all_of, shape_of
 from mucudnn.torch.streaming.rules import Step, arguments, rule, run_whole
 from mucudnn.torch.tracing.recorder import DATA_TYPES
+from mucudnn.torch.windows.boxes import Box
+from mucudnn.torch.windows.spans import Span, for_each_axis, reach, sliding, tapped, transposed
+from mucudnn.torch.windows.taps import Taps, Weights, combine, taps_of
 
 _Around = list[tuple[int, int]]  # rows to add before and after each axis, or to take away where negative
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mucudnn.torch.parallel.spatial.exchange import operators
-from mucudnn.torch.parallel.spatial.windows import Pieces, Span, flattened, parts, pieces, with_rows
+from mucudnn.torch.windows.spans import Pieces, Span, flattened, parts, pieces, with_rows
 
 
 class Owners(NamedTuple):

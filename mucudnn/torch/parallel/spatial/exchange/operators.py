@@ -17,7 +17,7 @@ from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
 from mucudnn.errors import MucudnnError
 from mucudnn.forks import no_fork
 from mucudnn.torch.parallel.spatial.exchange.messages import described, move, sum_over
-from mucudnn.torch.parallel.spatial.windows import Span, paired, pieces, transfers, with_rows
+from mucudnn.torch.windows.spans import Span, paired, pieces, transfers, with_rows
 
 
 def run(name: str, *arguments: object) -> Tensor:

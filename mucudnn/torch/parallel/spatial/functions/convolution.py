@@ -22,7 +22,7 @@ from mucudnn.torch.parallel.spatial.divided import Divided, handles, local_shape
 from mucudnn.torch.parallel.spatial.exchange.exchange import Exchange, connected_empty
 from mucudnn.torch.parallel.spatial.functions.padding import Padded, pad_axes
 from mucudnn.torch.parallel.spatial.refusing import refuse
-from mucudnn.torch.parallel.spatial.windows import (
+from mucudnn.torch.windows.spans import (
     convolved_size,
     for_each_axis,
     reach,

@@ -13,7 +13,7 @@ from mucudnn.torch.parallel.spatial.divided import Divided, axis_of, handles
 from mucudnn.torch.parallel.spatial.functions.shapes import new_axis
 from mucudnn.torch.parallel.spatial.functions.whole_axes import resized, whole_axis
 from mucudnn.torch.parallel.spatial.refusing import refuse
-from mucudnn.torch.parallel.spatial.windows import Span, sliding, with_rows
+from mucudnn.torch.windows.spans import Span, sliding, with_rows
 
 
 @handles("narrow")

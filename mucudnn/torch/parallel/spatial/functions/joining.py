@@ -16,7 +16,7 @@ from mucudnn.torch.parallel.spatial.functions.resampling import matrix_product
 from mucudnn.torch.parallel.spatial.functions.shapes import integers, new_axis
 from mucudnn.torch.parallel.spatial.functions.whole_axes import resized
 from mucudnn.torch.parallel.spatial.refusing import refuse
-from mucudnn.torch.parallel.spatial.windows import EMPTY, Span, with_rows
+from mucudnn.torch.windows.spans import EMPTY, Span, with_rows
 
 
 @handles("cat", "concat", "concatenate")

@@ -16,7 +16,7 @@ from mucudnn.errors import UsageError
 from mucudnn.torch.parallel.spatial.divided import Divided, handles
 from mucudnn.torch.parallel.spatial.exchange.exchange import add_up
 from mucudnn.torch.parallel.spatial.refusing import refuse
-from mucudnn.torch.parallel.spatial.windows import product
+from mucudnn.torch.windows.spans import product
 
 
 class Norm(NamedTuple):

@@ -16,7 +16,7 @@ from mucudnn.torch.parallel.spatial.divided import Divided, handles
 from mucudnn.torch.parallel.spatial.exchange.exchange import connected_empty
 from mucudnn.torch.parallel.spatial.pending import note
 from mucudnn.torch.parallel.spatial.refusing import refuse
-from mucudnn.torch.parallel.spatial.windows import EMPTY, Span, with_rows
+from mucudnn.torch.windows.spans import EMPTY, Span, with_rows
 
 
 class Padded(Divided):

@@ -17,7 +17,7 @@ from mucudnn.torch.parallel.spatial.divided import Divided, Handler, handles, lo
 from mucudnn.torch.parallel.spatial.exchange.exchange import Exchange, connected_empty
 from mucudnn.torch.parallel.spatial.functions.resampling import matrix_product
 from mucudnn.torch.parallel.spatial.refusing import refuse
-from mucudnn.torch.parallel.spatial.windows import (
+from mucudnn.torch.windows.spans import (
     Span,
     adaptive,
     for_each_axis,

@@ -6,7 +6,6 @@ is then a short weighted sum of rows. PyTorch itself resamples all other axes.
 """
 
 from collections.abc import Sequence
-from functools import lru_cache, reduce
 from typing import Any
 
 import torch
@@ -18,20 +17,8 @@ from mucudnn.torch.parallel.spatial.border import gather, redivide
 from mucudnn.torch.parallel.spatial.divided import Divided, handles
 from mucudnn.torch.parallel.spatial.exchange.exchange import Exchange, connected_empty
 from mucudnn.torch.parallel.spatial.refusing import refuse
-from mucudnn.torch.parallel.spatial.windows import Span, for_each_axis, tapped, with_rows
-
-_NEAREST = ("nearest", "nearest-exact")
-_ALONG_AN_AXIS = {
-    "linear": "linear",
-    "bilinear": "linear",
-    "trilinear": "linear",
-    "bicubic": "bicubic",
-    "area": "area",
-}
-_FEW = 8  # taps up to which rows are added one after the other; more taps take a matrix product
-
-Taps = tuple[tuple[int, ...], ...]
-Weights = tuple[tuple[float, ...], ...]
+from mucudnn.torch.windows.spans import Span, for_each_axis, tapped, with_rows
+from mucudnn.torch.windows.taps import ALONG_AN_AXIS, NEAREST, Taps, Weights, combine, spread_back, taps_of
 
 
 class _Rows(torch.autograd.Function):
@@ -48,7 +35,10 @@ class _Rows(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None, None]:
         """Return the gradient of the part."""
-        window = _spread_back(g, ctx.exchange.axis, ctx.taps, ctx.weights, ctx.window)
+        if ctx.taps:
+            window = spread_back(g, ctx.exchange.axis, ctx.taps, ctx.weights, ctx.window)
+        else:
+            window = connected_empty(g, ctx.window)
         return ctx.exchange.give_back(window), None, None, None
 
 
@@ -66,96 +56,13 @@ def matrix_product(
     return x.with_local(local, with_rows(x.shape, axis, len(taps)))
 
 
-def combine(window: Tensor, axis: int, taps: Taps, weights: Weights | None) -> Tensor:
-    """Return sums along an axis: output o is the sum of the rows `taps[o]` of a window times `weights[o]`."""
-    if not taps:
-        return window.narrow(axis, 0, 0).clone()
-    if weights is None:
-        return window.index_select(axis, _index(taps, 0, window))
-    most = max(map(len, taps))
-    if most > _FEW:
-        matrix = _dense(window, axis, taps, weights)
-        return torch.tensordot(window, matrix, ([axis], [0])).movedim(-1, axis).contiguous()
-    terms = (
-        window.index_select(axis, _index(taps, k, window)) * _column(weights, k, window, axis)
-        for k in range(most)
-    )
-    return reduce(Tensor.add_, terms)
-
-
-def _spread_back(g: Tensor, axis: int, taps: Taps, weights: Weights | None, shape: tuple[int, ...]) -> Tensor:
-    if not taps:
-        return connected_empty(g, shape)
-    window = g.new_zeros(shape)
-    if weights is None:
-        return window.index_add_(axis, _index(taps, 0, g), g)
-    most = max(map(len, taps))
-    if most > _FEW:
-        matrix = _dense(window, axis, taps, weights)
-        return torch.tensordot(g, matrix, ([axis], [1])).movedim(-1, axis).contiguous()
-    for k in range(most):
-        window.index_add_(axis, _index(taps, k, g), g * _column(weights, k, g, axis))
-    return window
-
-
-def _index(taps: Taps, k: int, like: Tensor) -> Tensor:
-    return torch.tensor([rows[min(k, len(rows) - 1)] for rows in taps], device=like.device)
-
-
-def _column(weights: Weights, k: int, like: Tensor, axis: int) -> Tensor:
-    """Return the weight of tap k of each output, zero for outputs with fewer taps."""
-    values = [row[k] if k < len(row) else 0.0 for row in weights]
-    column = torch.tensor(values, dtype=like.dtype, device=like.device)
-    return column.reshape(-1, *(1,) * (like.dim() - 1 - axis))
-
-
-def _dense(window: Tensor, axis: int, taps: Taps, weights: Weights) -> Tensor:
-    matrix = torch.zeros(window.size(axis), len(taps), dtype=torch.float64)
-    for o, (rows, values) in enumerate(zip(taps, weights, strict=True)):
-        matrix[list(rows), o] = torch.tensor(values, dtype=torch.float64)
-    return matrix.to(dtype=window.dtype, device=window.device)
-
-
-@lru_cache(1024)
-@torch.compiler.assume_constant_result  # a compiler cannot follow positions that it has to read
-def taps_of(
-    size: int, mode: str, output: int | None, scale: float | None, align: bool | None, recompute: bool | None,
-    antialias: bool, exact: bool,
-) -> tuple[Taps, Weights | None]:  # fmt: skip
-    """Return the rows and weights of each output along an axis, as PyTorch computes them.
-
-    `exact` is True for fp64. PyTorch computes positions in fp32 for all smaller types.
-    """
-    dtype = torch.float64 if exact else torch.float32
-    options: dict[str, Any] = {"size": output, "scale_factor": scale, "recompute_scale_factor": recompute}
-    if mode in _NEAREST:
-        rows = F.interpolate(torch.arange(size, dtype=dtype)[None, None], mode=mode, **options)
-        return tuple((int(row),) for row in rows[0, 0]), None
-    unit, kind = torch.eye(size, dtype=dtype)[:, None], _ALONG_AN_AXIS[mode]
-    if kind != "area":
-        options["align_corners"] = align
-    if kind == "bicubic" or antialias:  # PyTorch has these in two dimensions only
-        if output is not None:
-            options["size"] = (output, 2)
-        elif scale is not None:
-            options["scale_factor"] = (scale, 1.0)
-        unit = unit[..., None].repeat(1, 1, 1, 2)
-        kind = "bicubic" if kind == "bicubic" else "bilinear"
-        columns = F.interpolate(unit, mode=kind, antialias=antialias, **options)[:, 0, :, 0]
-    else:
-        columns = F.interpolate(unit, mode=kind, **options)[:, 0]
-    rows_of = [tuple(column.nonzero().flatten().tolist() or [0]) for column in columns.T]
-    weights = [tuple(column[list(rows)].tolist()) for column, rows in zip(columns.T, rows_of, strict=True)]
-    return tuple(rows_of), tuple(weights)
-
-
 @handles(F.interpolate, F.upsample)
 def _interpolate(
     function: Any, input: Divided, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
     align_corners: bool | None = None, recompute_scale_factor: bool | None = None, antialias: bool = False,
 ) -> Divided:  # fmt: skip
     dims = input.dim() - 2
-    if mode not in (*_NEAREST, *_ALONG_AN_AXIS) or 1 in input.divided_axes:
+    if mode not in (*NEAREST, *ALONG_AN_AXIS) or 1 in input.divided_axes:
         raise refuse(F.interpolate, f"with mode {mode!r} is not in the table")
     if (size is None) == (scale_factor is None):
         raise UsageError("give either size or scale_factor")
@@ -171,7 +78,7 @@ def _interpolate(
         if weights is not None or [row for (row,) in taps] != list(range(x.shape[axis])):
             x = matrix_product(x, axis, taps, weights)
     options = {"mode": mode, "recompute_scale_factor": recompute_scale_factor}
-    if mode not in _NEAREST and mode != "area":
+    if mode not in NEAREST and mode != "area":
         options |= {"align_corners": align_corners, "antialias": antialias}
     return _resample_whole_axes(x, sizes, scales, options)
 

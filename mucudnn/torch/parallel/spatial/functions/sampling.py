@@ -16,7 +16,7 @@ from mucudnn.torch.parallel.spatial.divided import Divided, handles
 from mucudnn.torch.parallel.spatial.exchange.exchange import Owners, connected_empty
 from mucudnn.torch.parallel.spatial.exchange.sharing import from_each
 from mucudnn.torch.parallel.spatial.refusing import refuse
-from mucudnn.torch.parallel.spatial.windows import EMPTY, Span
+from mucudnn.torch.windows.spans import EMPTY, Span
 
 
 @handles(F.grid_sample)

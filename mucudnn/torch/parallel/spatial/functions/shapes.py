@@ -8,7 +8,7 @@ from mucudnn.torch.parallel.spatial.border import gather, redistribute, without_
 from mucudnn.torch.parallel.spatial.divided import Divided, Division, axis_of, handles
 from mucudnn.torch.parallel.spatial.exchange.exchange import Exchange, Owners
 from mucudnn.torch.parallel.spatial.refusing import refuse
-from mucudnn.torch.parallel.spatial.windows import Span, product
+from mucudnn.torch.windows.spans import Span, product
 
 
 def integers(arguments: Sequence[Any]) -> list[Any]:

@@ -12,7 +12,7 @@ from mucudnn.torch.parallel.spatial.divided import Divided, axes_of, axis_of, ha
 from mucudnn.torch.parallel.spatial.exchange.exchange import Exchange, connected_empty
 from mucudnn.torch.parallel.spatial.functions.whole_axes import along_axes
 from mucudnn.torch.parallel.spatial.refusing import refuse
-from mucudnn.torch.parallel.spatial.windows import Span, parts, product
+from mucudnn.torch.windows.spans import Span, parts, product
 
 
 def _is_local(x: Divided, axes: Sequence[int]) -> bool:

@@ -31,7 +31,8 @@ from mucudnn.torch.parallel.spatial.planning.tracing import (
     trace_part,
     whole_or_part,
 )
-from mucudnn.torch.parallel.spatial.windows import (
+from mucudnn.torch.tracing.recorder import DATA_TYPES
+from mucudnn.torch.windows.spans import (
     parts,
     product,
     sliding,
@@ -39,7 +40,6 @@ from mucudnn.torch.parallel.spatial.windows import (
     transposed_size,
     windows_of,
 )
-from mucudnn.torch.tracing.recorder import DATA_TYPES
 
 Time = Callable[[Kernel], float]
 

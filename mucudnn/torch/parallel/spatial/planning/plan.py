@@ -14,8 +14,8 @@ from mucudnn.sizes import format_size
 from mucudnn.solver.devices.pipelines import PeerLink
 from mucudnn.torch.parallel.spatial.planning.choosing import Chooser, Measured, Time
 from mucudnn.torch.parallel.spatial.planning.tracing import NAMES
-from mucudnn.torch.parallel.spatial.windows import factorisations
 from mucudnn.torch.tracing.trace import copy_without_memory
+from mucudnn.torch.windows.spans import factorisations
 
 _USUAL = PeerLink(0.01, 10e9)
 

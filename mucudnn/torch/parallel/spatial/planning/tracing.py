@@ -16,9 +16,9 @@ from mucudnn.errors import ArgumentTypeError, UsageError
 from mucudnn.torch.parallel.spatial.divided import Divided, Division, local_shape, logical_tensors
 from mucudnn.torch.parallel.spatial.exchange.exchange import Owners
 from mucudnn.torch.parallel.spatial.planning.following import arguments_over
-from mucudnn.torch.parallel.spatial.windows import convolved_size, paired, reach, transfers
 from mucudnn.torch.tracing.saved import tensors_in
 from mucudnn.torch.tracing.trace import errors_of_a_run_without_data
+from mucudnn.torch.windows.spans import convolved_size, paired, reach, transfers
 
 NAMES = ("depth", "height", "width")
 

@@ -1,19 +1,12 @@
-"""Boxes: the rows of each axis of a tensor that a tile needs."""
+"""Boxes: a span of rows for each axis of a tensor."""
 
-import math
 from collections.abc import Sequence
 
 from torch import Tensor
-from torch.fx import Node
 
-from mucudnn.torch.parallel.spatial.windows import Span
+from mucudnn.torch.windows.spans import Span
 
 Box = tuple[Span, ...]
-
-
-def shape_of(node: Node) -> tuple[int, ...]:
-    """Return the shape of a node's result."""
-    return tuple(node.meta["val"].shape)
 
 
 def whole(shape: Sequence[int]) -> Box:
@@ -21,20 +14,9 @@ def whole(shape: Sequence[int]) -> Box:
     return tuple(Span(0, rows) for rows in shape)
 
 
-def all_of(node: Node) -> Box:
-    """Return the box of a node's whole result."""
-    return whole(shape_of(node))
-
-
 def sizes(box: Box) -> list[int]:
     """Return the shape of a box."""
     return [span.size for span in box]
-
-
-def bytes_of(node: Node, box: Box | None = None) -> int:
-    """Return the bytes of a node's result, or of a box of it."""
-    shape = shape_of(node) if box is None else sizes(box)
-    return math.prod(shape) * int(node.meta["val"].element_size())
 
 
 def hull(first: Box | None, second: Box) -> Box:

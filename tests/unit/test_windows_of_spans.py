@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from needs_torch import torch
 
-from mucudnn.torch.parallel.spatial import windows as w
-from mucudnn.torch.parallel.spatial.windows import Span
+from mucudnn.torch.windows import spans as w
+from mucudnn.torch.windows.spans import Span
 
 sizes, counts = st.integers(1, 40), st.integers(1, 6)
 

@@ -1,0 +1,1 @@
+"""Spans of rows, the windows that operators read, and boxes of tensors."""
