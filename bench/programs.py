@@ -69,8 +69,8 @@ PROGRAMS = {
         ),
         Program("planning", "memory", 5, "memory plans on modelled devices", benches=("memory",)),
         Program(
-            "spatial", "devices", 25, "models that people run, divided over ranks",
-            benches=("survey", "spatial"),
+            "spatial", "devices", 45, "models that people run, divided, split, planned and converted",
+            benches=("survey", "operations", "spatial"),
         ),
         Program(
             "recorded", "recorded", 1, "ResNet-50 on GPUs whose times dlperf recorded",

@@ -104,6 +104,8 @@ QUESTIONS: dict[str, tuple[Row, ...]] = {
         ("the same: refused with an error of mucudnn", "", figure("survey", "models refused")),
         ("the same: another error", "0", figure("survey", "models unclear")),
         ("the same: the package is not installed", "0", figure("survey", "models absent")),
+        ("models that were split, planned and converted, by outcome", "0 wrong, 0 unclear",
+         by_case("operations")),
         ("least share of a model's convolution work that ran divided", "at least 0.8 of video decoders",
          by_case("survey", "least divided share")),
         ("processor time of a video decoder on 4 ranks relative to one process, converted", "at most 1.15",

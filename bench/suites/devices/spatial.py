@@ -2,8 +2,10 @@
 
 `models.toml` lists the models, which are small and have random weights. A model is right if its result and
 its gradients differ from the undivided model's by at most 1e-11 in fp64. An error of mucudnn counts as
-refused, any other error as unclear. The timed models are decoders. They run converted and in fp32, on one
-rank alone and on all ranks together, alternately, so that other programs on the machine disturb both alike.
+refused, any other error as unclear. Each model is also split, planned and converted (`operations`).
+
+The timed models are decoders. They run converted and in fp32, on one rank alone and on all ranks together,
+alternately, so that other programs on the machine disturb both alike.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import statistics
 import time
 import tomllib
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -35,13 +38,13 @@ import mucudnn.torch
 from bench.lib.ranks import launch, values
 from bench.lib.record import Record
 from bench.lib.vision import import_torchvision
+from bench.suites.devices.operations import try_operations
 from mucudnn.errors import MucudnnError
 from mucudnn.torch import spatial
 
 RIGHT = 1e-11
 OUTCOMES = ("unclear", "refused", "wrong", "absent", "right")  # the worst first
 TIMEOUT = 300  # seconds a model
-TOGETHER = 11  # models that a world of ranks compares, one after the other
 TIMED_RANKS, ROUNDS, LIMIT = 4, 5, "64MiB"
 SETTLING = 7  # rounds in which models measure kernels and compare whole steps with PyTorch's
 TIME, MEMORY = "decoder: seconds / one process", "decoder: bytes / one process"
@@ -133,12 +136,16 @@ def measure(options: argparse.Namespace) -> Iterator[Record]:
     names = [name for name in chosen if not MODELS[name].timed]
     counts: dict[str, list[str]] = {outcome: [] for outcome in OUTCOMES}
     shares: dict[str, float | None] = {}
-    for start in range(0, len(names), TOGETHER):
-        for name, outcome in survey(names[start : start + TOGETHER], ranks).items():
-            counts[outcome["outcome"]].append(name)
-            shares[name] = outcome.get("share")
-            metric = "share of the convolution work that ran divided"
-            yield Record("survey", f"{name}, {ranks} ranks", metric, shares[name], "", outcome)
+    operations = Counter[str]()
+    for name in names:
+        outcome = survey(name, ranks)
+        counts[outcome["outcome"]].append(name)
+        shares[name] = outcome.get("share")
+        operations.update(f"{verb} {text.partition(':')[0]}" for verb, text in outcome["operations"].items())
+        metric = "share of the convolution work that ran divided"
+        yield Record("survey", f"{name}, {ranks} ranks", metric, shares[name], "", outcome)
+    for operation, count in sorted(operations.items()):
+        yield Record("operations", operation, "models", count, "", {"of": len(names)})
     for kind, cases in counts.items():
         details = {"of": len(names), "names": cases}
         yield Record("survey", f"{ranks} ranks", f"models {kind}", len(cases), "", details)
@@ -152,21 +159,15 @@ def measure(options: argparse.Namespace) -> Iterator[Record]:
             yield from _time(name)
 
 
-def survey(names: Sequence[str], ranks: int) -> dict[str, dict[str, Any]]:
-    """Return the outcome of each model on a new world of ranks; the worst of all ranks counts.
-
-    If the world fails, each model gets a world of its own.
-    """
-    each = launch(ranks, compare_models, list(names), timeout=TIMEOUT * len(names))
-    failed = next((str(answer) for answer in each if isinstance(answer, Exception)), None)
-    if failed is None:
-        return {
-            name: min((answer[name] for answer in each), key=lambda o: OUTCOMES.index(o["outcome"]))
-            for name in names
-        }
-    if len(names) == 1:
-        return {names[0]: {"outcome": "unclear", "why": failed}}
-    return {name: outcome for model in names for name, outcome in survey([model], ranks).items()}
+def survey(name: str, ranks: int) -> dict[str, Any]:
+    """Return the outcome of a model on a new world of ranks, of which the worst counts."""
+    each = launch(ranks, compare_models, [name], timeout=TIMEOUT)
+    [operations] = launch(1, try_operations, MODELS[name].make, timeout=TIMEOUT)
+    failed = next((str(answer) for answer in (*each, operations) if isinstance(answer, Exception)), None)
+    if failed is not None:
+        return {"outcome": "unclear", "why": failed, "operations": {}}
+    worst: dict[str, Any] = min((answer[name] for answer in each), key=lambda o: OUTCOMES.index(o["outcome"]))
+    return worst | {"operations": operations}
 
 
 def compare_models(names: Sequence[str]) -> dict[str, dict[str, Any]]:
