@@ -6,7 +6,6 @@ them negative, with the least relative errors for recorded times. Only the order
 
 import math
 from collections.abc import Iterable
-from functools import cache
 from pathlib import Path
 
 from mucudnn.codec import convert, parse_json
@@ -22,11 +21,10 @@ _PLACE, _SLICE = 0.02, 0.1
 _CACHE = 8e6  # bytes of tensors and workspace above which a call takes longer
 
 
-@cache
-def _factors() -> dict[str, list[float]]:
-    """Return the milliseconds for a million of each part of the work, by family."""
-    text = Path(__file__).with_name("host_factors.json").read_text("utf-8")
-    return convert(parse_json(text)["ms per million"], dict[str, list[float]])
+# The milliseconds for a million of each part of the work, by family. They are read here, because a process
+# may later lack what it needs to open a file.
+_TEXT = Path(__file__).with_name("host_factors.json").read_text("utf-8")
+_FACTORS = convert(parse_json(_TEXT)["ms per million"], dict[str, list[float]])
 
 
 def _family(kernel: Kernel, algorithm: str) -> str:
@@ -36,7 +34,7 @@ def _family(kernel: Kernel, algorithm: str) -> str:
 
 def is_modelled(kernel: Kernel, algorithm: str) -> bool:
     """Return whether the factors of an algorithm were fitted to measurements."""
-    return _family(kernel, algorithm) in _factors()
+    return _family(kernel, algorithm) in _FACTORS
 
 
 def modelled_ms(kernel: Kernel, size: int, algorithm: str, workspace: int) -> float:
@@ -48,7 +46,7 @@ def modelled_ms(kernel: Kernel, size: int, algorithm: str, workspace: int) -> fl
     w = problem.out_channels * channels * math.prod(problem.kernel)
     beyond = max(4 * (x + y) + workspace - _CACHE, 0)
     parts = y * channels * math.prod(problem.kernel), workspace, x, y, w, y * channels, beyond
-    factors = _factors().get(_family(kernel, algorithm), _factors()["others"])
+    factors = _FACTORS.get(_family(kernel, algorithm), _FACTORS["others"])
     return sum(factor * (part / 1e6) for factor, part in zip(factors, parts, strict=True))
 
 
