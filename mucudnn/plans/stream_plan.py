@@ -37,6 +37,7 @@ class StreamPlan(Tabular, Document, kind="stream plan", version=1):
         store: where stored tensors lie, apart from results: on the "device", the "host" or the "disk".
         elsewhere: the bytes of those that lie on the host or the disk.
         cuts: the operators behind which all tensors that are needed later are stored, by their number.
+        again: the tensors that are computed from the inputs again, where they are needed later.
         passes: the passes over the sample.
         whole: the operators without a rule for tiles, which run whole, with their modules.
     """
@@ -52,6 +53,7 @@ class StreamPlan(Tabular, Document, kind="stream plan", version=1):
     store: str
     elsewhere: Count
     cuts: tuple[Count, ...]
+    again: tuple[str, ...]
     passes: tuple[StreamPass, ...]
     whole: tuple[str, ...]
 
@@ -65,5 +67,7 @@ class StreamPlan(Tabular, Document, kind="stream plan", version=1):
         yield f"Tiles overlap, and norms read first: {self.work:.2f} times the operations of a whole run."
         if self.elsewhere:
             yield f"{format_size(self.elsewhere)} are stored on the {self.store}."
+        if self.again:
+            yield f"{', '.join(self.again)} is computed again, where a later pass reads it."
         if self.whole:
             yield f"These run whole: {', '.join(self.whole)}."

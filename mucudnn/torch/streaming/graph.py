@@ -3,7 +3,6 @@
 import operator
 import warnings
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from mucudnn.errors import UsageError
 from mucudnn.torch.choosing.trials import digest
-from mucudnn.torch.streaming.nodes import all_of, bytes_of, shape_of
+from mucudnn.torch.streaming.nodes import all_of, shape_of
 from mucudnn.torch.streaming.rules import along, arguments, has_rule, shapes, step, windows  # noqa: F401 (they register)
 from mucudnn.torch.streaming.statistics import Mean, Statistic, statistic_of
 from mucudnn.torch.tracing.trace import spell_inputs
@@ -128,22 +127,6 @@ class Sample:
                 shape = shape_of(each)
                 if any(shape[a] > 8 and need[a].size == shape[a] for a in self.axes[each]):
                     self.stored.add(each)
-
-    @cached_property
-    def alive(self) -> list[frozenset[Node]]:
-        """The tensors behind each place of the order that are used later."""
-        alive, result = set[Node](), list[frozenset[Node]]()
-        for place, node in enumerate(self.order):
-            alive = {each for each in alive if self.last_use[each] > place}
-            if self.last_use[node] > place and node not in self.means:
-                alive.add(node)
-            unread = self.inputs if place < len(self.inputs) - 1 else []
-            result.append(frozenset(alive).union(unread))
-        return result
-
-    def bytes_alive(self, place: int) -> int:
-        """Return the bytes of the tensors that are used behind a place."""
-        return sum(map(bytes_of, self.alive[place]))
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[Node, Tensor]:
         """Return the tensors of a call by their nodes. Raises UsageError for other shapes."""

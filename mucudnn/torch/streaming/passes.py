@@ -1,7 +1,7 @@
 """Passes over a sample in tiles: what each tile reads, computes and keeps."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
 from typing import NamedTuple
@@ -41,10 +41,20 @@ class Pass:
 
 
 class Passes:
-    """The passes of a sample between two places of its order."""
+    """The passes of a sample between two places of its order.
 
-    def __init__(self, sample: Sample) -> None:
+    The tensors in `again` are never stored: passes compute them from the inputs, which stay.
+    """
+
+    def __init__(self, sample: Sample, again: Collection[Node] = ()) -> None:
         self.sample = sample
+        alive, self._alive = set[Node](), list[frozenset[Node]]()
+        for place, node in enumerate(sample.order):
+            alive = {each for each in alive if sample.last_use[each] > place}
+            if sample.last_use[node] > place and node not in sample.means and node not in again:
+                alive.add(node)
+            unread = sample.inputs if again or place < len(sample.inputs) - 1 else []
+            self._alive.append(frozenset(alive).union(unread))
 
     def between(self, first: int, last: int) -> list[Pass]:
         """Return the passes that turn the tensors alive behind one place into those behind another.
@@ -52,7 +62,7 @@ class Passes:
         `first` is -1 before the sample. A pass that only adds up statistics keeps nothing.
         """
         sample, have = self.sample, self.alive(first)
-        target, result = sample.alive[last], list[Pass]()
+        target, result = self.alive(last), list[Pass]()
         for node in sample.order[first + 1 : last + 1]:
             if node in have and not (first < 0 and node in sample.statistics_of):
                 continue
@@ -94,7 +104,7 @@ class Passes:
 
     def alive(self, place: int) -> frozenset[Node]:
         """Return the stored tensors behind a place; -1 is before the sample, whose inputs are there."""
-        return frozenset(self.sample.inputs) if place < 0 else self.sample.alive[place]
+        return frozenset(self.sample.inputs) if place < 0 else self._alive[place]
 
     def _alike(self, first: Node, second: Node) -> bool:
         """Return whether tiles of one tensor are tiles of the other."""

@@ -53,14 +53,17 @@ class Schedule:
     ms: float
     cuts: tuple[int, ...] = ()  # the places behind which it stores tensors
     away: bool = False  # True if stored tensors are not on the device, apart from results
+    again: frozenset[Node] = frozenset()  # tensors that passes compute again instead of reading them
 
 
 class Planner:
     """Chooses the passes of a sample."""
 
-    def __init__(self, sample: Sample, costs: Costs, *, training: bool) -> None:
-        self._sample, self._model, self._training = sample, costs, training
-        self._passes = Passes(sample)
+    def __init__(
+        self, sample: Sample, costs: Costs, *, training: bool, again: frozenset[Node] = frozenset()
+    ) -> None:
+        self._sample, self._model, self._training, self._again = sample, costs, training, again
+        self._passes = Passes(sample, again)
         self._between: dict[tuple[int, int], list[Pass]] = {}
         self._costs: dict[Any, Cost] = {}
         state = sample.module.parameters() if training else ()
@@ -109,10 +112,11 @@ class Planner:
                     found = self._stretch(begin, end, budget, away, most_ms)
                     if found is not None:
                         passes, peak = before.passes + found.passes, max(before.peak, found.peak)
-                        best[end] = Schedule(passes, peak, before.ms + found.ms, (*before.cuts, end), away)
+                        best[end] = Schedule(passes, peak, before.ms + found.ms, (*before.cuts, end))
                 if begin in must or self._statistics_between(begin, end) > _MOST_STATISTICS:
                     break
-        return best.get(places[-1])
+        found = best.get(places[-1])
+        return found and replace(found, away=away, again=self._again)
 
     def _statistics_between(self, begin: int, end: int) -> int:
         place = self._sample.place
@@ -124,7 +128,7 @@ class Planner:
         sample = self._sample
         must = {sample.place[node] for node in sample.stored}
         may = {len(sample.order) - 1} | must | {sample.place[node] for node in sample.statistics_of}
-        alive = [sample.bytes_alive(place) for place in range(len(sample.order))]
+        alive = [sum(map(bytes_of, self._passes.alive(place))) for place in range(len(sample.order))]
         near = max(2, len(alive) // 80)
         for place, size in enumerate(alive):  # the least memory nearby
             before = min(alive[max(0, place - near) : place], default=math.inf)
@@ -216,8 +220,9 @@ class Planner:
     def choose(self, budget: int, store: str) -> Schedule:
         """Return the fastest schedule within a budget. Raises UsageError, which names the floor."""
         ways = {"auto": (False, True), "device": (False,)}.get(store, (True,))
-        found = [its for away in ways if (its := self.fastest(budget, away=away)) is not None]
-        if found:
+        planners = self, self._without_skip
+        tried = (each.fastest(budget, away=away) for away in ways for each in planners)
+        if found := [each for each in tried if each is not None]:
             return min(found, key=lambda schedule: schedule.ms)
         floor = min(self._floor(away, budget) for away in ways)
         other = '; with store="auto" tensors may be stored elsewhere' if store == "device" else ""
@@ -226,18 +231,31 @@ class Planner:
             f"{format_size(floor)}{other}"
         )
 
+    @cached_property
+    def _without_skip(self) -> "Planner":
+        """The planner that does not store the tensor that takes the most bytes for the longest time."""
+        place, last_use = self._sample.place, self._sample.last_use
+        results = {*self._sample.inputs, *self._sample.outputs, *self._sample.stored}
+        skips = (node for node in place if node not in results)
+        longest = max(skips, key=lambda node: bytes_of(node) * (last_use[node] - place[node]), default=None)
+        again = frozenset[Node]() if longest is None else frozenset({longest})
+        return Planner(self._sample, self._model, training=self._training, again=again)
+
     def _floor(self, away: bool, low: float) -> int:
         """Return about the least peak of a plan in bytes. No plan fits `low`."""
         high = max(2.0 * low, 1.0)
-        while (least := self.fastest(high, away=away)) is None:
+        while (least := self._any(high, away)) is None:
             low, high = high, 2 * high
         while high - low > 0.02 * high:
             middle = (low + high) / 2
-            if (found := self.fastest(middle, away=away)) is None:
+            if (found := self._any(middle, away)) is None:
                 low = middle
             else:
                 least, high = found, min(middle, found.peak)
         return least.peak
+
+    def _any(self, budget: float, away: bool) -> Schedule | None:
+        return self._without_skip.fastest(budget, away=away) or self.fastest(budget, away=away)
 
     def describe(self, schedule: Schedule, memory: int, place: str) -> StreamPlan:
         """Return the plan of a schedule. `place` is where tensors away from the device are stored."""
@@ -252,8 +270,9 @@ class Planner:
             peak=schedule.peak,
             work=max(sum(cost.flops for _, cost in costs) / (self._whole_flops or 1.0), 1.0),
             store=place if schedule.away else "device",
-            elsewhere=self._stored(stored, False) - self._stored(stored, True) if schedule.away else 0,
+            elsewhere=self._stored(stored, False) - self._stored(stored, schedule.away),
             cuts=schedule.cuts,
+            again=tuple(sorted(node.name for node in schedule.again)),
             passes=tuple(
                 StreamPass(tuple(n.name for n in each.stored), each.tiles, cost.work, each.workspace)
                 for each, cost in costs

@@ -41,7 +41,7 @@ class Run:
 
     def __init__(self, sample: Sample, plan: StreamPlan, device: torch.device) -> None:
         self.sample, self._store, self._device = sample, make_store(sample, plan.store, device), device
-        self._passes = Passes(sample)
+        self._passes = Passes(sample, [node for node in sample.order if node.name in plan.again])
         self._planned = self._passes.planned(plan)
         self.stored: dict[Node, Tensor] = {}
         self.values: dict[Statistic, Value] = {}

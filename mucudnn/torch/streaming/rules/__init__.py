@@ -55,8 +55,11 @@ def step(node: Node, box: Box) -> Step:
     return pointwise(node, box) if has_rule(node) else run_whole(node)
 
 
-# PyTorch 2.9 to 2.13 have no tag for these.
-@rule("leaky_relu", "hardswish", "log_sigmoid")
+# PyTorch 2.9 to 2.13 have no tag for these. Dropout is refused where it draws random numbers.
+@rule(
+    *("leaky_relu", "hardswish", "log_sigmoid", "dropout", "feature_dropout", "type_as", "_to_copy", "clone"),
+    *("alias", "detach", "lift_fresh_copy", "zeros_like", "ones_like", "full_like"),
+)
 def pointwise(node: Node, box: Box) -> Step:
     """Return the step of an operator on single elements."""
     return Step([(each, aligned(shape_of(each), box)) for each in node.all_input_nodes], call(node))

@@ -8,32 +8,9 @@ from torch import Tensor
 from torch.fx import Node
 
 from mucudnn.torch.streaming.nodes import shape_of
-from mucudnn.torch.streaming.rules import Step, arguments, call, rule
+from mucudnn.torch.streaming.rules import Step, arguments, rule
 from mucudnn.torch.windows.boxes import Box, aligned, sizes
 from mucudnn.torch.windows.spans import Span
-
-
-@rule("alias", "detach", "clone", "_to_copy", "lift_fresh_copy")
-def _copy(node: Node, box: Box) -> Step:
-    return Step([(node.all_input_nodes[0], box)], call(node))
-
-
-@rule("type_as")
-def _cast(node: Node, box: Box) -> Step:
-    return Step([(node.all_input_nodes[0], box)], lambda x: x.to(node.meta["val"].dtype))
-
-
-@rule("dropout", "feature_dropout")  # in evaluation: others are refused
-def _without_dropout(node: Node, box: Box) -> Step:
-    return Step([(node.all_input_nodes[0], box)], lambda x: x)
-
-
-@rule("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones")
-def _constant(node: Node, box: Box) -> Step:
-    name, given = node.target._schema.name, arguments(node)
-    value = given["fill_value"] if "full" in name else float("ones" in name)
-    val = node.meta["val"]
-    return Step([], lambda: torch.full(sizes(box), value, dtype=val.dtype, device=val.device))
 
 
 @rule("cat")
