@@ -3,6 +3,7 @@
 import copy
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 import mucudnn
 from mucudnn.errors import UsageError
+from mucudnn.plans.stream_plan import StreamPass
 from mucudnn.sizes import format_size
 from mucudnn.torch.streaming.graph import Sample
 from mucudnn.torch.streaming.nodes import all_of
@@ -246,10 +248,22 @@ def test_the_peak_is_the_planned_one_and_within_the_budget(
         monkeypatch.setattr(mt, function, partial(_without_limit, getattr(F, function)))
     module, x = (each.float() for each in NETWORKS[name]())
     whole = peak_of(module, x)
-    streamed = mt.stream(module, x, memory=whole // 2, store="device")
-    assert streamed.plan.peak <= whole // 2
-    assert abs(peak_of(streamed, x) / streamed.plan.peak - 1) <= 0.1
-    assert f"of {format_size(whole // 2)}." in str(streamed.plan)
+    for memory in (whole // 2, whole * 2 // 5):
+        streamed = mt.stream(module, x, memory=memory, store="device")
+        assert streamed.plan.peak <= memory
+        assert abs(peak_of(streamed, x) / streamed.plan.peak - 1) <= 0.1
+        assert f"of {format_size(memory)}." in str(streamed.plan)
+
+
+def test_a_cut_that_stores_nothing_frees_what_was_stored_before() -> None:
+    module = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3)).eval()
+    x = torch.randn(1, 1, 64, 64)
+    plan = mt.stream(module, x, memory=ANY).plan
+    passes = tuple(StreamPass((name,), 8, 0, 0) for name in ("conv2d", "conv2d_1"))
+    mt.apply(module, replace(plan, cuts=(1, 2, 3), again=("relu",), passes=passes))
+    with torch.no_grad():
+        module(x)  # traces the module
+    assert peak_of(module, x) < 2 * 8 * 60 * 60 * 4
 
 
 def test_named_inputs_and_a_new_value_of_a_parameter() -> None:

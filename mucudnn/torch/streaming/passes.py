@@ -35,7 +35,7 @@ class Pass:
     nodes: tuple[Node, ...]  # in order, without the sources
     sources: frozenset[Node]
     tiles: int = 1
-    kept: frozenset[Node] = frozenset()  # the stored tensors that are needed after the pass
+    have: frozenset[Node] = frozenset()  # the stored tensors before the pass
     workspace: int = 0  # bytes for one of its convolutions
     demands: dict[Box, Demand] = field(default_factory=dict, repr=False, init=False)
 
@@ -88,9 +88,9 @@ class Passes:
             have = have | set(stored)
         have = self.alive(first)
         for number, each in enumerate(result):
+            result[number] = replace(each, have=frozenset(have))
             later = target.union(*(other.sources for other in result[number + 1 :]))
             have = (have | set(each.stored)) & later
-            result[number] = replace(each, kept=frozenset(have))
         return result
 
     def planned(self, plan: StreamPlan) -> list[Pass]:

@@ -141,11 +141,10 @@ class Planner:
         key = begin, end
         if key not in self._between:
             self._between[key] = self._passes.between(begin, end)
-        have, chosen, peak, ms = self._passes.alive(begin), list[Pass](), 0, 0.0
+        chosen, peak, ms = list[Pass](), 0, 0.0
         for each in self._between[key]:
-            stored = self._stored((have | set(each.stored)) - set(self._sample.inputs), away)
+            stored = self._stored((each.have | set(each.stored)) - set(self._sample.inputs), away)
             far = self._stored((*each.stored, *each.sources), False) * away
-            have = each.kept
             fitting = list[tuple[float, int, Cost]]()
             for tiles in TILES if stored < budget else ():
                 cost = self.cost(each, tiles)

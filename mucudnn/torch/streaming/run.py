@@ -51,6 +51,8 @@ class Run:
         constants = self.sample.state()
         stored = dict(inputs)
         for each in self._planned:
+            if not keep:
+                stored = {node: value for node, value in stored.items() if node in each.have}
             for node in each.stored:
                 stored[node] = self._store(node)
             sums = {statistic: Sums() for statistic in each.statistics}
@@ -63,8 +65,6 @@ class Run:
                         crop(stored[node], all_of(node), self._passes.widened(node, box)).copy_(tile)
                     del tile
             self.values |= {statistic: statistic.finish(its) for statistic, its in sums.items()}
-            if not keep:
-                stored = {node: value for node, value in stored.items() if node in each.kept}
         self.stored = stored
         means = self.sample.means
         return {
