@@ -29,6 +29,7 @@ from mucudnn.torch.parallel.spatial.functions import (  # noqa: F401 (their impo
     sampling,
     shapes,
     statistics,
+    unpooling,
     whole_axes,
 )
 from mucudnn.torch.parallel.spatial.planning.plan import plan

@@ -99,9 +99,6 @@ def bitwise() -> list[str]:
         "nearest-exact": lambda x: nn.functional.interpolate(x, size=(17, 5, 9), mode="nearest-exact"),
         "elements": lambda x: (x.relu() + 1) * x.abs() - x / 3,
         "slices": lambda x: x[:, 1:, 1::2, :-1],
-        "channels": lambda x: torch.cat(x.chunk(3, 1)[::-1], 1),
-        "permuted": lambda x: x.permute(0, 2, 3, 4, 1).transpose(1, 2),
-        "channel shuffle": lambda x: x.view(2, 3, 1, 11, 7, 9).transpose(1, 2),
         "pads": lambda x: nn.functional.pad(x, (1, 2, 0, 1, 3, 2), mode="reflect"),
     }  # fmt: skip
     wrong = []

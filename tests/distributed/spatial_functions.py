@@ -169,9 +169,18 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "stacked": lambda x: torch.stack([x, x * 2], 2).flatten(1, 2),
     "joined": lambda x: torch.cat([x[:, :, -2:], x, x.exp()], 2),
     "joined with a whole tensor": lambda x: torch.cat([_weights(2, 4, 2, 6), x], 2),
-    "joined columns": lambda x: torch.cat([x, x[..., :1]], -1),
     "split": lambda x: torch.cat(x.split([3, 1, 3], 2)[::-1], 2),
     "chunks": lambda x: torch.cat(x.chunk(3, 3)[::-1], 3),
+    "largest with their places": lambda x: sum(F.max_pool2d(x, (3, 2), (2, 1), 1, return_indices=True)),
+    "unpooled": lambda x: F.max_unpool2d(
+        *F.max_pool2d(x, 3, 2, 1, return_indices=True), 3, 2, 1, x.shape[2:]
+    ),
+    "an unpooled volume": lambda x: F.max_unpool3d(
+        *F.max_pool3d(torch.stack([x, x.sin()], -1), (3, 2, 1), return_indices=True), (3, 2, 1)
+    ),
+    "unpooled after a dilated pooling": lambda x: F.max_unpool2d(
+        *F.max_pool2d(x[..., :5], 2, dilation=2, return_indices=True), 2, output_size=(7, 5)
+    ),
     "repeated": lambda x: x.repeat(1, 2, 1, 1) * x.tile(2, 1, 1),
     "rows repeated": lambda x: x.repeat_interleave(2, 2).repeat_interleave(3, 1),
     "unflattened": lambda x: x.unflatten(1, (2, -1)).unflatten(-1, (2, 3)).flatten(2, 3),
@@ -268,7 +277,7 @@ if find_spec("einops"):
 GATHERING = {
     "cubic samples", "Fourier", "sorted rows", "numbers", "normalized features",
     "written into a whole tensor", "scattered into a whole tensor", "samples one by one", "channels first",
-    "set rows",
+    "set rows", "unpooled after a dilated pooling",
 }  # fmt: skip
 """The functions that run on gathered tensors, because they read the whole sample or are not known."""
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from mucudnn.torch.windows.spans import Span
@@ -38,3 +39,23 @@ def aligned(shape: Sequence[int], box: Box) -> Box:
     """Return the box of an operand with this shape that is broadcast to the box of a result."""
     behind = box[len(box) - len(shape) :]
     return tuple(Span(0, 1) if rows == 1 else span for rows, span in zip(shape, behind, strict=True))
+
+
+def places(indices: Tensor, box: Box) -> list[Tensor]:
+    """Return the rows, one tensor for each axis, that indices into a flattened box mean.
+
+    An index outside of the box means a row outside of it on the first axis.
+    """
+    rows: list[Tensor] = []
+    for span in reversed(box[1:]):
+        rows.insert(0, indices % span.size + span.lo)
+        indices = indices // span.size
+    return [indices + box[0].lo, *rows]
+
+
+def indices_of(rows: Sequence[Tensor], box: Box) -> Tensor:
+    """Return the indices into a flattened box of the elements at these rows."""
+    indices = torch.zeros_like(rows[0])
+    for along, span in zip(rows, box, strict=True):
+        indices = indices * span.size + along - span.lo
+    return indices

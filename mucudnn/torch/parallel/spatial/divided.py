@@ -81,6 +81,14 @@ class Division(NamedTuple):
         """The number of ranks that share a sample."""
         return product([owners.ranks for _, owners in self.axes])
 
+    @property
+    def place(self) -> int:
+        """The place of this rank among the ranks that share a sample."""
+        place = 0
+        for _, owners in self.axes:
+            place = place * owners.ranks + owners.rank
+        return place
+
     def keeping(self, names: Sequence[str]) -> "Division":
         """Return the division over these dimensions of the mesh only; ranks along the others have copies."""
         return self._replace(

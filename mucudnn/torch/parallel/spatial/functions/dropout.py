@@ -6,7 +6,6 @@ Modules that drop whole samples make their own masks, which are whole tensors.
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from mucudnn.errors import UsageError
 from mucudnn.torch.parallel.spatial.divided import Divided, functions_named, handles
@@ -20,15 +19,6 @@ def _seed(x: Divided) -> int:
     return int(from_first(torch.randint(2**40, (1,)), x.division.sharing, x.device))
 
 
-def _generator(x: Divided, seed: int) -> torch.Generator | None:
-    return None if x.device.type == "meta" else torch.Generator(x.device).manual_seed(seed)
-
-
-def _mask(shape: tuple[int, ...], p: float, x: Tensor, generator: torch.Generator | None) -> Tensor:
-    kept = torch.empty(shape, dtype=x.dtype, device=x.device).bernoulli_(1 - p, generator=generator)
-    return kept / (1 - p) if p < 1 else kept
-
-
 _OF_CHANNELS = functions_named("dropout1d", "dropout2d", "dropout3d", "feature_dropout")
 
 
@@ -40,12 +30,13 @@ def _dropout(
         raise UsageError(f"dropout probability has to be between 0 and 1, but got {p}")
     if not training or p == 0:
         return input
-    x, seed = input.local, _seed(input)
+    x, shape, seed = input.local, [*input.local.shape], _seed(input)
     if function in _OF_CHANNELS:
-        mask = _mask((*x.shape[:2], *(1,) * (x.dim() - 2)), p, x, _generator(input, seed))
+        shape[2:] = [1] * (x.dim() - 2)
     else:
-        place = 0
-        for _, owners in input.division.axes:
-            place = place * owners.ranks + owners.rank
-        mask = _mask(tuple(x.shape), p, x, _generator(input, seed + place + 1))
+        seed += input.division.place + 1
+    generator = None if x.is_meta else torch.Generator(x.device).manual_seed(seed)
+    mask = torch.empty(shape, dtype=x.dtype, device=x.device).bernoulli_(1 - p, generator=generator)
+    if p < 1:
+        mask /= 1 - p
     return input.with_local(x.mul_(mask) if inplace else x * mask)

@@ -132,9 +132,9 @@ def _repeat(function: Any, x: Divided, *sizes: Any) -> Divided:
     return resized(x, x.local.repeat(times))
 
 
-@handles("expand")
-def _expand(function: Any, x: Divided, *sizes: Any, **kwargs: Any) -> Any:
-    shape = integers(sizes)
+@handles("expand", "broadcast_to")
+def _expand(function: Any, x: Divided, *sizes: Any, size: Any = ()) -> Any:
+    shape = integers(sizes or size)
     while x.dim() < len(shape):
         x = new_axis(x, 0)
     whole = [n if n != -1 else x.shape[axis] for axis, n in enumerate(shape)]
@@ -149,8 +149,3 @@ def _expand(function: Any, x: Divided, *sizes: Any, **kwargs: Any) -> Any:
 @handles("expand_as")
 def _expand_as(function: Any, x: Any, other: Any) -> Any:
     return x.expand(other.shape)
-
-
-@handles("broadcast_to")
-def _broadcast_to(function: Any, x: Any, size: Any) -> Any:
-    return _expand(function, x, size)

@@ -208,12 +208,10 @@ def _instance_norm_of_torch(
 
 def _by_sample(x: Divided, groups: int, weight: Any, bias: Any, eps: float) -> Divided:
     count = x.numel() // max(x.shape[0] * groups, 1)
-    ranks, place, sharing = [], 0, 1
-    for axis, owners in x.division.axes:
-        if axis:  # the owners of the samples have other samples
-            ranks.append(owners.group)
-            place, sharing = place * owners.ranks + owners.rank, sharing * owners.ranks
-    y, _, _ = _Norm.apply(x.local, weight, bias, Norm(groups, count, eps, tuple(ranks), place, sharing))
+    # The owners of the axis of samples have other samples.
+    within = x.division.keeping([name for name, axis in x.division.by_name.items() if axis])
+    norm = Norm(groups, count, eps, within.groups, within.place, within.ranks)
+    y, _, _ = _Norm.apply(x.local, weight, bias, norm)
     return x.with_local(y)
 
 

@@ -17,6 +17,7 @@ from mucudnn.torch.parallel.spatial.divided import Divided, Handler, handles, lo
 from mucudnn.torch.parallel.spatial.exchange.exchange import Exchange, connected_empty
 from mucudnn.torch.parallel.spatial.functions.resampling import matrix_product
 from mucudnn.torch.parallel.spatial.refusing import refuse
+from mucudnn.torch.windows.boxes import indices_of, places, whole
 from mucudnn.torch.windows.spans import (
     Span,
     adaptive,
@@ -65,22 +66,24 @@ class _Max(torch.autograd.Function):
     """Max pooling of the rank's part."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, pool: Pool) -> Tensor:
-        """Return this rank's part of the result."""
+    def forward(ctx: Any, x: Tensor, pool: Pool) -> tuple[Tensor, Tensor]:
+        """Return this rank's part of the result, and the indices of its elements in the window."""
         window = pool.fetch(x, float("-inf"))
         ctx.pool, ctx.window = pool, tuple(window.shape)
         if 0 in pool.result:
-            ctx.save_for_backward(x.new_empty(pool.result, dtype=torch.int64))
-            return x.new_empty(pool.result)
-        aten = torch.ops.aten
-        operator = aten.max_pool3d_with_indices if len(pool.kernel) == 3 else aten.max_pool2d_with_indices
-        y, indices = operator(pool.lift(window), pool.kernel, pool.stride, 0, pool.dilation, False)
-        ctx.save_for_backward(pool.lower(indices))
-        return pool.lower(y)
+            y, indices = x.new_empty(pool.result), x.new_empty(pool.result, dtype=torch.int64)
+        else:
+            aten = torch.ops.aten
+            operator = aten.max_pool3d_with_indices if len(pool.kernel) == 3 else aten.max_pool2d_with_indices
+            results = operator(pool.lift(window), pool.kernel, pool.stride, 0, pool.dilation, False)
+            y, indices = map(pool.lower, results)
+        ctx.save_for_backward(indices)
+        ctx.mark_non_differentiable(indices)
+        return y, indices
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, g: Tensor, _: Any) -> tuple[Tensor, None]:
         """Return the gradient of the part: each output's gradient goes to the row that was the largest."""
         [indices] = ctx.saved_tensors
         pool, window = ctx.pool, ctx.window
@@ -123,7 +126,7 @@ def _pool(
     x: Divided, dims: int, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool
 ) -> tuple[Pool, list[int], tuple[int, ...]]:
     """Return the pooling, the shape of the result and the padding. Raises UsageError."""
-    _check(x, dims)
+    check_axes(x, dims)
     kernels = for_each_axis(kernel, dims)
     strides = kernels if stride is None or stride == [] or stride == () else for_each_axis(stride, dims)
     paddings, dilations = for_each_axis(padding, dims), for_each_axis(dilation, dims)
@@ -142,19 +145,24 @@ def _pool(
     return Pool(tuple(exchanges), *arguments, local_shape(shape, x.division)), shape, paddings
 
 
-def _check(x: Divided, dims: int) -> None:
+def check_axes(x: Divided, dims: int) -> None:
+    """Raise NotInTableError for a tensor without an axis of samples, or whose channels are divided."""
     if x.dim() != dims + 2 or 1 in x.divided_axes:
         raise refuse(F.max_pool2d, f"in {dims} dimensions takes {dims + 2} axes with whole channels, not {x}")
 
 
 def _max_pool(
     function: Any, input: Divided, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
-    ceil_mode: bool = False, return_indices: bool = False, *, dims: int,
-) -> Divided:  # fmt: skip
-    if return_indices:
-        raise refuse(function, "with return_indices is not in the table")
+    ceil_mode: bool = False, return_indices: bool = False, *, dims: int, with_indices: bool = False,
+) -> Any:  # fmt: skip
     pool, shape, _ = _pool(input, dims, kernel_size, stride, padding, dilation, ceil_mode)
-    return input.with_local(_Max.apply(input.local, pool), shape)
+    local, indices = _Max.apply(input.local, pool)
+    y = input.with_local(local, shape)
+    if not with_indices:
+        return y
+    rows = places(indices, tuple(exchange.window for exchange in pool.exchanges))
+    rows = [along.clamp_min(0) for along in rows]  # PyTorch never names a row of the padding
+    return y, input.with_local(indices_of(rows, whole(input.shape[2:])), shape)
 
 
 def _average_pool(
@@ -180,17 +188,15 @@ def _divisors(
         zip(pool.kernel[-dims:], pool.stride[-dims:], paddings, strict=True)
     ):
         size, own = x.shape[i + 2], x.owners(i + 2).own(shape[i + 2])
-        counts = []
-        for lo in range(own.lo * stride - pad, own.hi * stride - pad, stride):
-            hi = min(lo + kernel, size + pad)
-            counts.append(hi - lo if with_padding else min(hi, size) - max(lo, 0))
-        along = torch.tensor(counts, dtype=x.dtype, device=x.device)
-        result = result * along.reshape(-1, *(1,) * (dims - 1 - i))
+        first = torch.arange(own.lo, own.hi, device=x.device) * stride - pad
+        last = (first + kernel).clamp(max=size + pad * with_padding)
+        counts = last - (first if with_padding else first.clamp(min=0))
+        result = result * counts.reshape(-1, *(1,) * (dims - 1 - i))
     return result
 
 
 def _adaptive_sizes(x: Divided, dims: int, output_size: Any) -> list[int]:
-    _check(x, dims)
+    check_axes(x, dims)
     sizes = for_each_axis(output_size, dims)
     return [x.shape[i + 2] if size is None else size for i, size in enumerate(sizes)]
 
@@ -213,8 +219,6 @@ def _adaptive_average(function: Any, input: Divided, output_size: Any, *, dims: 
 def _adaptive_max(
     function: Any, input: Divided, output_size: Any, return_indices: bool = False, *, dims: int
 ) -> Divided:
-    if return_indices:
-        raise refuse(function, "with return_indices is not in the table")
     sizes = _adaptive_sizes(input, dims, output_size)
     x, cuts = input.local, []
     for axis, size in enumerate(sizes, 2):
@@ -244,3 +248,4 @@ for _dims in (1, 2, 3):
     }
     for _name, _handler in _handlers.items():
         handles(f"{_name}{_dims}d")(partial(_handler, dims=_dims))
+    handles(f"max_pool{_dims}d_with_indices")(partial(_max_pool, dims=_dims, with_indices=True))
