@@ -80,7 +80,9 @@ def _multi_head(x: Any, keys: Any = None, train: bool = False, dropout: float = 
 def _by_hand(x: Any) -> Any:
     tokens = x.flatten(2).transpose(1, 2)
     scores = (tokens @ tokens.transpose(-2, -1) / 3).softmax(-1)
-    return torch.bmm(scores, tokens).transpose(1, 2).unflatten(2, x.shape[2:])
+    y = torch.bmm(scores, tokens)
+    assert type(y) is type(x)  # divided, if x is
+    return y.transpose(1, 2).unflatten(2, x.shape[2:])
 
 
 def _linear_attention(x: Any) -> Any:
@@ -170,7 +172,6 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "joined": lambda x: torch.cat([x[:, :, -2:], x, x.exp()], 2),
     "joined with a whole tensor": lambda x: torch.cat([_weights(2, 4, 2, 6), x], 2),
     "split": lambda x: torch.cat(x.split([3, 1, 3], 2)[::-1], 2),
-    "chunks": lambda x: torch.cat(x.chunk(3, 3)[::-1], 3),
     "largest with their places": lambda x: sum(F.max_pool2d(x, (3, 2), (2, 1), 1, return_indices=True)),
     "unpooled": lambda x: F.max_unpool2d(
         *F.max_pool2d(x, 3, 2, 1, return_indices=True), 3, 2, 1, x.shape[2:]
@@ -236,6 +237,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "masked attention": lambda x: _attention(x, attn_mask=_weights(42, 42)),
     "attention with dropout": lambda x: _attention(x, dropout_p=1e-13),
     "attention by hand": _by_hand,
+    "attention of wide tokens": lambda x: _by_hand(x[..., :2].repeat(1, 8, 1, 1)),
     "multi-head attention": lambda x: _multi_head(x, need_weights=False),
     "multi-head attention with weights": lambda x: _multi_head(
         x, key_padding_mask=_weights(2, 42).exp(), attn_mask=_weights(42, 42)

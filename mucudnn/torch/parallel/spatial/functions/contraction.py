@@ -1,8 +1,8 @@
 """Matrix products and `einsum` of divided tensors.
 
-A product is described by labels, as in `einsum`. The divided label of the largest operand stays divided: the
-others are divided along the same label, or gathered where they lack it. If the product sums over that label,
-each rank sums over its part, and the ranks add up their results.
+A product is described by labels, as in `einsum`. One operand, the first that leaves the result divided, keeps
+its division: the others are divided along the same label, or gathered where they lack it. If the product sums
+over that label, each rank sums over its part, and the ranks add up their results.
 """
 
 import string
@@ -36,7 +36,7 @@ def contract(
             if n != 1 and sizes.setdefault(label, n) not in (1, n):
                 raise UsageError(f"tensors of {', '.join(str(tuple(x.shape)) for x in operands)} do not fit")
             sizes[label] = max(n, sizes.get(label, n))
-    guide, names = _most_divided(operands, labels, sizes, function)
+    guide, names = _most_divided(operands, labels, sizes, function, output)
     divided = [(names[axis], owners) for axis, owners in guide.division.axes]
     parts = [
         _part(x, own_labels, sizes, divided, guide.division)
@@ -52,9 +52,12 @@ def contract(
 
 
 def _most_divided(
-    operands: Sequence[Any], labels: Sequence[str], sizes: dict[str, int], function: Any
+    operands: Sequence[Any], labels: Sequence[str], sizes: dict[str, int], function: Any, output: str
 ) -> tuple[Divided, str]:
-    """Return the divided operand with the most divided axes, and of several the largest, with its labels."""
+    """Return the operand with the most divided labels in the result, then in all, with its labels.
+
+    Of equals the first counts: the queries of an attention, so that the product with the values is divided.
+    """
     fitting = [
         (x, names)
         for x, names in zip(operands, labels, strict=True)
@@ -62,7 +65,12 @@ def _most_divided(
     ]
     if not fitting:
         raise refuse(function, "whose divided axis has length one is not in the table")
-    return max(fitting, key=lambda pair: (len(pair[0].division.axes), pair[0].numel()))
+
+    def kept_and_all(operand: tuple[Divided, str]) -> tuple[int, int]:
+        divided = [operand[1][axis] for axis in operand[0].divided_axes]
+        return sum(label in output for label in divided), len(divided)
+
+    return max(fitting, key=kept_and_all)
 
 
 def _part(
