@@ -107,6 +107,8 @@ def test_every_committed_figure_belongs_to_a_bench_with_a_table() -> None:
             "recorded",
             "split",
             "models",
+            "streaming",
+            "modelled_streaming",
         }
         for bench in {record.bench for record in records} - own_tables:
             measured, without = ([r for r in records if (r.bench == bench) == own] for own in (True, False))
