@@ -16,7 +16,7 @@ from bench.suites.gpu.summary import gpu_tables
 from bench.suites.networks.table import default_table, large_tables, promises_table
 from bench.suites.questions import QUESTIONS
 from bench.suites.recorded.recorded import tables as recorded_tables
-from bench.suites.streaming.streaming import tables as streaming_tables
+from bench.suites.streaming.table import tables as streaming_tables
 
 SUITES = {
     "core": "The engine and its decisions on a CPU",

@@ -22,7 +22,6 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from bench.lib.answers import short, table
 from bench.lib.record import Record
 from bench.lib.vision import import_torchvision
 from mucudnn.errors import MucudnnError
@@ -32,10 +31,6 @@ from mucudnn.torch.streaming.costs import Costs
 from mucudnn.torch.streaming.graph import Sample
 from mucudnn.torch.streaming.planning import Planner
 
-HEAD = (
-    "sample", "run", "memory", "time", "largest difference", "PSNR, dB", "planned peak over live",
-    "planned in, s",
-)  # fmt: skip
 RESUMES = True
 WAYS = {"half": (0.5, "device"), "a quarter": (0.25, "auto")}
 Run = Callable[[Tensor], Any]
@@ -235,31 +230,3 @@ def _model() -> Iterator[Record]:
                 yield Record(
                     "modelled_streaming", case, "time over that without a limit", ratio, "x", details
                 )
-
-
-def tables(records: Sequence[Record]) -> Iterator[str]:
-    """Yield the lines of a table of measured runs, and of one of modelled times."""
-    samples = [each for each in records if each.metric == "MiB"]
-    yield from table(HEAD, (row for sample in samples for row in _rows(sample, records)))
-    modelled = [each for each in records if each.bench == "modelled_streaming"]
-    yield ""
-    yield from table(
-        ("decoder of Stable Diffusion, fp16, modelled", "time over that without a limit"),
-        ((each.case, "no plan" if each.value is None else short(each.value)) for each in modelled),
-    )
-
-
-def _rows(sample: Record, records: Sequence[Record]) -> Iterator[Sequence[str]]:
-    name, seconds = sample.case.removesuffix(": whole"), statistics.median(sample.details["seconds"])
-    yield name, "whole", f"{short(sample.value or 0)} MiB", f"{short(seconds)} s", "", "", "", ""
-    own = [each for each in records if each.case.startswith(f"{name}: ")]
-    times = {each.case: each.value for each in own if each.metric == "time"}
-    for each in own:
-        if each.metric == "memory":
-            way, its = each.case.removeprefix(f"{name}: "), each.details
-            is_planned = "planned" in its
-            yield (
-                name, way, short(each.value or 0), short(times[each.case] or 0), f"{its['error']:.1e}",
-                short(its["psnr"]), short(its["planned"] / its["live"]) if is_planned else "",
-                short(its["planning_s"]) if is_planned else "",
-            )  # fmt: skip
