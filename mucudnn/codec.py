@@ -38,7 +38,7 @@ class Document:
         cls._kind, cls._version, cls._most = kind, version, most
 
     def text(self) -> str:
-        """Return the text of a file that holds the value."""
+        """Return the value as JSON, as `write` writes it."""
         content = {"kind": f"mucudnn {self._kind}", "version": self._version, **to_plain(self)}
         return _lay_out(content, "\n") + "\n"
 

@@ -127,7 +127,7 @@ class ShownSpatial(Answer):
     plan: SpatialPlan
 
     def content(self) -> dict[str, Any]:
-        """Return the form of its file."""
+        """Return the plan as its file has it, in JSON."""
         return dict(parse_json(str(self.plan)))
 
     def lines(self) -> Lines:
@@ -165,7 +165,7 @@ class ShownStream(Answer):
     plan: StreamPlan
 
     def content(self) -> dict[str, Any]:
-        """Return the form of its file."""
+        """Return the plan as its file has it, in JSON."""
         return dict(parse_json(self.plan.text()))
 
     def lines(self) -> Lines:

@@ -1,4 +1,4 @@
-"""Why collectives are long, by the recorded arrivals of the ranks: transfer, or arrival skew."""
+"""The reason why a collective takes long: its transfer, or ranks that arrive late."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence

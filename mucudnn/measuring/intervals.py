@@ -21,7 +21,7 @@ class Median:
 
 
 def median_of(values: Sequence[float]) -> Median | None:
-    """Return the median of values; None for fewer than six, which have no 95 % interval."""
+    """Return the median of values and its interval; None for fewer than six, which have none at 95 %."""
     outside, ordered = most_exceptions(len(values), _CHANCE_OF_SIDE), sorted(values)
     if outside < 0:
         return None

@@ -107,12 +107,12 @@ def sweep(bench: Bench, kernels: Sequence[Kernel], sizes: Sequence[int], limit: 
     for kernel, own in swept.items():
         rows = [m for m in bench.costs([kernel]).measurements[kernel] if m.micro_batch in slices[kernel]]
         points = tuple(_make_point(bench, kernel.at(size), rows, limit) for size in own)
-        cliffs = tuple(seen for cliff in find_cliffs(points) if (seen := _repeat(bench, kernel, cliff)))
+        cliffs = tuple(seen for cliff in find_cliffs(points) if (seen := _remeasure(bench, kernel, cliff)))
         results.append(Sweep(kernel, limit, points, cliffs))
     return results
 
 
-def _repeat(bench: Bench, kernel: Kernel, cliff: Cliff) -> Cliff | None:
+def _remeasure(bench: Bench, kernel: Kernel, cliff: Cliff) -> Cliff | None:
     """Return a cliff as repeated runs at both sizes show it, or None if they show none.
 
     A replay runs nothing, so recorded times that other programs did not disturb decide.

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 from needs_torch import mt, torch
 from programs import imported
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
 from torch.nn.utils.parametrizations import weight_norm
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import mucudnn
+from bench.suites.streaming.streaming import Live
 from mucudnn.errors import UsageError
 from mucudnn.plans.stream_plan import StreamPass
 from mucudnn.sizes import format_size
@@ -105,27 +104,8 @@ NETWORKS = {
 }
 
 
-class Live(TorchDispatchMode):
-    """The peak of the bytes that operators have made and that are alive, beside known tensors."""
-
-    def __init__(self, *known: Tensor) -> None:
-        super().__init__()
-        self.peak, self._alive = 0, dict[int, tuple[Any, int]]()
-        self._known, self._kept = {each.untyped_storage()._cdata for each in known}, known
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = function(*args, **(kwargs or {}))
-        self._alive = {key: its for key, its in self._alive.items() if not its[0].expired()}
-        for each in tree_leaves(result):
-            if isinstance(each, Tensor) and each.untyped_storage()._cdata not in self._known:
-                storage = each.untyped_storage()
-                self._alive[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
-        self.peak = max(self.peak, sum(size for _, size in self._alive.values()))
-        return result
-
-
 def peak_of(module: nn.Module, x: Tensor) -> int:
-    with torch.no_grad(), Live(x, *module.parameters(), *module.buffers()) as live:
+    with torch.no_grad(), Live([x, *module.parameters(), *module.buffers()]) as live:
         module(x)
     return live.peak
 

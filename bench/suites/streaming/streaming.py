@@ -37,7 +37,7 @@ Run = Callable[[Tensor], Any]
 Case = tuple[nn.Module, Tensor, dict[str, Run]]  # a module, its input, and approximate runs by name
 
 
-class _Live(TorchDispatchMode):
+class Live(TorchDispatchMode):
     """The peak of the bytes that operators have made in memory and that are alive."""
 
     def __init__(self, known: Sequence[Tensor]) -> None:
@@ -207,7 +207,7 @@ def _compare(name: str, model: nn.Module, x: Tensor, others: dict[str, Run], rou
 
 def _watch(run: Run, x: Tensor, known: Sequence[Tensor]) -> tuple[Tensor, int, int]:
     """Return the first result of a run, the peak of live tensors, and that of resident memory, in bytes."""
-    with _Live(known) as live, _Resident() as resident:
+    with Live(known) as live, _Resident() as resident:
         result = run(x)
     return tree_leaves(result)[0], live.peak, resident.peak
 

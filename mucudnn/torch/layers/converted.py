@@ -128,14 +128,14 @@ class Method:
             self.record(call, output)
         return output
 
-    def reach(self, function: Callable[[], Any]) -> Any:
+    def divide_within(self, function: Callable[[], Any]) -> Any:
         """Return the result of a function, whose convolutions run as those of the module."""
         functions = _ConvolutionFunctions(self)
         with functions:
             result = function()
         module = self.module()
         if not functions.calls and not is_dynamo_compiling() and "_mucudnn" in vars(module):
-            module._mucudnn.note_unreached(type(module).__name__)
+            module._mucudnn.warn_unreached(type(module).__name__)
         return result
 
     def extra_repr(self) -> str:
@@ -163,7 +163,7 @@ class ConvForward(Method):
             return own(module, input, weight, bias)
         run_stock = partial(own, module, input, weight, bias)
         if module.padding_mode != "zeros":  # PyTorch pads a copy of the input, and convolves that
-            return self.reach(run_stock)
+            return self.divide_within(run_stock)
         sizes = module.stride, module.padding, module.dilation, module.groups
         return self.run(Call(module, input, weight, bias, *sizes, run_stock))
 
@@ -172,10 +172,10 @@ class SubclassForward(Method):
     """The method `forward` of a subclass that has its own, whose convolutions are reached."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the subclass's own forward."""
+        """Return the result of the forward of the module's class, with its convolutions divided."""
         module = self.module()
         own = partial(type(module).forward, module, *args, **kwargs)
-        return own() if self.is_stock and not is_dynamo_compiling() else self.reach(own)
+        return own() if self.is_stock and not is_dynamo_compiling() else self.divide_within(own)
 
 
 class _ConvolutionFunctions(TorchFunctionMode):

@@ -1,4 +1,4 @@
-"""A run of a model that shows each of its convolutions."""
+"""A run of a model that reports each convolution of some layers to a function."""
 
 from collections.abc import Iterable
 from typing import Any

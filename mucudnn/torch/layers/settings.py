@@ -114,7 +114,7 @@ class ConversionSettings:
             LogListener().conclude(text, is_shown=not self._is_reported)
             self._is_reported = True
 
-    def note_unreached(self, name: str) -> None:
+    def warn_unreached(self, name: str) -> None:
         """Warn, once, that the forward of a class runs no convolution that can be divided."""
         if name not in self.unreached:
             self.unreached.add(name)

@@ -51,7 +51,7 @@ class Costs:
             self._levels[problem] = [(each.workspace, each.time_ms) for each in choices]
         return self._levels[problem]
 
-    def other_ms(self, node: Node, demand: Demand) -> float:
+    def operator_ms(self, node: Node, demand: Demand) -> float:
         """Return the time in ms of an operator for a tile; of a convolution, that of padding its input."""
         its = demand.steps[node]
         moved = bytes_of(node, its.box or demand.boxes[node]) + sum(bytes_of(*each) for each in its.inputs)

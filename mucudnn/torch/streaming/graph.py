@@ -215,7 +215,7 @@ def _decompositions() -> dict[Any, Any]:
 
 
 def _split(x: Tensor, size: int | Sequence[int], dim: int = 0) -> list[Tensor]:
-    """Return the parts of a tensor as slices."""
+    """Return what torch.split does, computed by slices."""
     ends = range(size, x.size(dim) + size, size) if isinstance(size, int) else accumulate(size)
     return [_aten.slice.Tensor(x, dim, lo, hi) for lo, hi in pairwise((0, *ends))]
 

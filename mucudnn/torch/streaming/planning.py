@@ -98,7 +98,7 @@ class Planner:
         return replace(schedule, passes=tuple(passes), peak=peak, ms=3 * schedule.ms)
 
     def _stored(self, nodes: Iterable[Node], away: bool) -> int:
-        """Return the bytes of stored tensors on the device."""
+        """Return the bytes that these stored tensors take on the device."""
         return sum(bytes_of(node) for node in nodes if not away or node in self._sample.outputs)
 
     def _shortest(self, budget: float, away: bool) -> Schedule | None:
@@ -173,7 +173,7 @@ class Planner:
             of.demands.clear()
             ms, levels = 0.0, list[list[tuple[int, float]]]()
             for node, its in demand.steps.items():
-                ms += self._model.other_ms(node, demand)
+                ms += self._model.operator_ms(node, demand)
                 if its.problem is not None:
                     levels.append(self._model.convolution(its.problem))
             found = [

@@ -1,4 +1,4 @@
-"""The modules within a model that torch.compile compiles, each by itself, and how to ignore the compiler."""
+"""The modules of a model that torch.compile compiles, and a context in which they run without it."""
 
 import sys
 from collections.abc import Iterable

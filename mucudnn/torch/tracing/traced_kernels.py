@@ -53,9 +53,9 @@ def kernels_of(function: Any, args: tuple[Any, ...], name: str, math: str) -> li
 
 
 def in_format_of_gpu(function: Any, args: tuple[Any, ...], result: Any) -> Any:
-    """Return the results of an operator on tensors without data, in the memory format that cuDNN writes.
+    """Return an operator's results on the device "meta" in the memory format that cuDNN would give them.
 
-    On the device "meta", PyTorch makes the results of a convolution contiguous, whatever its input is.
+    PyTorch makes the results of a convolution contiguous there, whatever its input is.
     """
     is_last = _is_channels_last(function, args)
     if is_last is None:
@@ -73,7 +73,7 @@ def copies_of(function: Any, args: tuple[Any, ...]) -> list[Tensor]:
 
 
 def _packed(tensor: Tensor, is_last: bool) -> Tensor:
-    """Return the tensor, or another without data if it is not packed in this memory format."""
+    """Return a tensor in a memory format: itself if it is packed so, else a new one without data."""
     shape, stride = tuple(tensor.shape), tensor.stride()
     due = Geometry(shape, stride).brought_into(is_last).stride
     if due == stride:
