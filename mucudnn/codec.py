@@ -91,11 +91,9 @@ def parse_json(text: str | bytes) -> Any:
     """Return the value of a JSON text. Raises ValueError with a readable reason."""
     try:
         return msgspec.json.decode(text)
-    except UnicodeError:
-        raise ValueError("it is not text") from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeError) as error:  # for other than UTF-8, by its version
         reason = str(error).removeprefix("JSON is malformed: ")
         raise ValueError(f"it is not JSON: {reason}") from None
 
