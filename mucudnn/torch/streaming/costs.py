@@ -1,6 +1,8 @@
 """The modelled times of a tile's operators: convolutions by their algorithms, others by a roofline."""
 
 import math
+from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch.fx import Node
@@ -19,8 +21,8 @@ from mucudnn.measuring.runners import Exhaustive
 from mucudnn.plans.decide import desirable_configurations
 from mucudnn.problems.kernels import Kernel
 from mucudnn.torch.operators.device_times import engine_of
-from mucudnn.torch.streaming.nodes import bytes_of, shape_of
-from mucudnn.torch.streaming.passes import Demand
+from mucudnn.torch.streaming.nodes import bytes_of, is_view, shape_of
+from mucudnn.torch.streaming.rules import Step
 from mucudnn.torch.tracing.recorder import DATA_TYPES
 from mucudnn.torch.windows.boxes import Box, sizes
 
@@ -31,39 +33,45 @@ _HOST = ModelledDevice(
 _POLICY = "undivided"
 
 
+class Cost(NamedTuple):
+    """The time and the memory of an operator for a box of its result."""
+
+    levels: list[tuple[int, float]]  # a convolution's workspaces, and the time in ms within each
+    ms: float  # the time of all else
+    flops: float
+    size: int  # bytes of its result
+    inside: int  # bytes that it allocates beside its result and a workspace
+
+
 class Costs:
     """The modelled times of operators on a device."""
 
     def __init__(self, device: ModelledDevice, bench: EngineBench | None = None) -> None:
         """Take algorithms of convolutions from the engine of a bench, or else from the modelled device."""
         self.device, self._bench = device, bench
-        self._levels: dict[Problem, list[tuple[int, float]]] = {}
+        self.copies = bench is None  # from and to where tensors are stored, while it computes
+        self._levels = cache(self._find_levels)
 
-    def convolution(self, problem: Problem) -> list[tuple[int, float]]:
+    def _find_levels(self, problem: Problem) -> list[tuple[int, float]]:
         """Return the time in ms by workspace in bytes: the least workspaces, ascending, and their times."""
-        if problem not in self._levels:
-            kernel = Kernel(problem, "forward")
-            if self._bench is None:
-                choices = modelled_configurations(self.device, kernel, _POLICY)
-            else:
-                rows = modelled_table(self._bench, [kernel], _POLICY).measurements[kernel]
-                choices = tuple(desirable_configurations(rows, kernel))
-            self._levels[problem] = [(each.workspace, each.time_ms) for each in choices]
-        return self._levels[problem]
+        kernel = Kernel(problem, "forward")
+        if self._bench is None:
+            choices = modelled_configurations(self.device, kernel, _POLICY)
+        else:
+            rows = modelled_table(self._bench, [kernel], _POLICY).measurements[kernel]
+            choices = tuple(desirable_configurations(rows, kernel))
+        return [(each.workspace, each.time_ms) for each in choices]
 
-    def operator_ms(self, node: Node, demand: Demand) -> float:
-        """Return the time in ms of an operator for a tile; of a convolution, that of padding its input."""
-        its = demand.steps[node]
-        moved = bytes_of(node, its.box or demand.boxes[node]) + sum(bytes_of(*each) for each in its.inputs)
-        work = flops(node, demand)
+    def operator(self, node: Node, its: Step, box: Box) -> Cost:
+        """Return what an operator takes for a box of its result."""
+        size, work, levels = bytes_of(node, its.box or box), flops(node, its, box), [(0, 0.0)]
+        moved = 0 if is_view(node) else size + sum(bytes_of(*each) for each in its.inputs)
+        ms = modelled_ms(self.device, int(work), moved, DATA_TYPES[node.meta["val"].dtype])
         if its.problem is not None:
-            box = its.inputs[0][1]
-            is_padded = math.prod(its.problem.input) != math.prod(sizes(box)[2:])
-            moved, work = 2 * bytes_of(*its.inputs[0]) * is_padded, 0
-        elif is_view(node):
-            moved = 0
-        data_type = DATA_TYPES[node.meta["val"].dtype]
-        return _OVERHEAD_MS + modelled_ms(self.device, int(work), moved, data_type)
+            levels = self._levels(its.problem)
+            is_padded = math.prod(its.problem.input) != math.prod(sizes(its.inputs[0][1])[2:])
+            ms = modelled_ms(self.device, 0, 2 * bytes_of(*its.inputs[0]) * is_padded, "f32")
+        return Cost(levels, _OVERHEAD_MS + ms, work, size, bytes_inside(node, its))
 
 
 def costs_of(device: torch.device) -> Costs:
@@ -73,15 +81,9 @@ def costs_of(device: torch.device) -> Costs:
     return Costs(_HOST, EngineBench(engine_of("cpu"), LogListener(), Exhaustive(), deterministic=False))
 
 
-def is_view(node: Node) -> bool:
-    """Return whether a result lies in the memory of the first input."""
-    [first, *_] = node.target._schema.returns
-    return first.alias_info is not None or node.target is torch.ops.aten._unsafe_view.default
-
-
-def bytes_inside(node: Node, demand: Demand) -> int:
+def bytes_inside(node: Node, its: Step) -> int:
     """Return the bytes that an operator allocates beside its result and a workspace."""
-    name, inputs = str(node.target), demand.steps[node].inputs
+    name, inputs = str(node.target), its.inputs
     if "conv" in name:
         return bytes_of(*inputs[0])  # a padded or reordered copy
     if "attention" in name and (len(inputs[0][1]) != 4 or node.meta["val"].dtype == torch.float64):
@@ -90,14 +92,14 @@ def bytes_inside(node: Node, demand: Demand) -> int:
     return 0
 
 
-def flops(node: Node, demand: Demand) -> float:
-    """Return the operations of a convolution, a product or attention, for the boxes of a tile."""
-    name, inputs = node.target._schema.name.removeprefix("aten::"), demand.steps[node].inputs
+def flops(node: Node, its: Step, box: Box) -> float:
+    """Return the operations of a convolution, a product or attention, for a box of its result."""
+    name, inputs = node.target._schema.name.removeprefix("aten::"), its.inputs
     if name.startswith("conv"):
-        box: Box = inputs[0][1] if "transpose" in name else demand.steps[node].box or demand.boxes[node]
-        return 2.0 * math.prod(sizes(box)) * math.prod(shape_of(node.args[1])[1:])
+        results: Box = inputs[0][1] if "transpose" in name else its.box or box
+        return 2.0 * math.prod(sizes(results)) * math.prod(shape_of(node.args[1])[1:])
     if name in ("linear", "mm", "bmm", "matmul"):
-        return 2.0 * math.prod(sizes(demand.boxes[node])) * sizes(inputs[0][1])[-1]
+        return 2.0 * math.prod(sizes(box)) * sizes(inputs[0][1])[-1]
     if "attention" in name:
-        return 4.0 * math.prod(sizes(demand.boxes[node])) * sizes(inputs[1][1])[-2]
+        return 4.0 * math.prod(sizes(box)) * sizes(inputs[1][1])[-2]
     return 0.0

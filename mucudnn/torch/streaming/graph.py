@@ -48,16 +48,12 @@ class Sample:
             placeholders[name]: target
             for kind in (signature.inputs_to_parameters, signature.inputs_to_buffers)
             for name, target in kind.items()
-            if name in placeholders
         }
         self._constants = {
             placeholders[name]: program.constants[target]
             for name, target in signature.inputs_to_lifted_tensor_constants.items()
-            if name in placeholders
         }
-        self._inputs = [
-            placeholders.get(name) if isinstance(name, str) else None for name in signature.user_inputs
-        ]
+        self._inputs = [placeholders.get(name) for name in signature.user_inputs]
         self.inputs = [node for node in self._inputs if node is not None and node.users]
         [output] = [node for node in graph.nodes if node.op == "output"]
         self._outputs = list(output.args[0])
@@ -100,8 +96,7 @@ class Sample:
     def _classify(self, node: Node) -> None:
         """Find the axes along which a result can be divided, and the inputs that parts of it read whole."""
         inputs = [each for each in node.all_input_nodes if each in self.axes]
-        first = node.args[0] if node.args and isinstance(node.args[0], Node) else None
-        statistic = statistic_of(node, self.axes.get(first, set())) if first is not None else None
+        statistic = statistic_of(node, self.axes)
         if statistic is not None:
             self.statistics[node] = statistic
             if not isinstance(statistic, Mean):
@@ -151,8 +146,7 @@ class Sample:
         """Return the values that do not depend on the sample, with autograd's graph if it records."""
         values: dict[Node, Tensor] = dict(self._constants)
         for node, name in self._state.items():
-            owner, _, own = name.rpartition(".")
-            values[node] = getattr(self.module.get_submodule(owner), own)
+            values[node] = operator.attrgetter(name)(self.module)
         for node in self.fixed:
             arguments = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
             result = node.target(*arguments[0], **arguments[1])
@@ -210,7 +204,7 @@ def _decompositions() -> dict[Any, Any]:
     return {
         **get_decompositions(names),
         **dict.fromkeys(parts, _split),
-        _aten.chunk.default: lambda x, count, dim=0: _split(x, -(-x.size(dim) // count), dim),
+        _aten.chunk.default: _aten.chunk.default.decompose,
     }
 
 

@@ -2,6 +2,7 @@
 
 import math
 
+import torch
 from torch.fx import Node
 
 from mucudnn.torch.windows.boxes import Box, sizes, whole
@@ -21,3 +22,9 @@ def bytes_of(node: Node, box: Box | None = None) -> int:
     """Return the bytes of a node's result, or of a box of it."""
     shape = shape_of(node) if box is None else sizes(box)
     return math.prod(shape) * int(node.meta["val"].element_size())
+
+
+def is_view(node: Node) -> bool:
+    """Return whether a result lies in the memory of the first input."""
+    [first, *_] = node.target._schema.returns
+    return first.alias_info is not None or node.target is torch.ops.aten._unsafe_view.default

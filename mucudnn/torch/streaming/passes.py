@@ -2,15 +2,18 @@
 
 import math
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise, product
 from typing import NamedTuple
 
+import torch
+from torch import Tensor
 from torch.fx import Node
 
 from mucudnn.plans.stream_plan import StreamPlan
 from mucudnn.torch.streaming.graph import Sample
-from mucudnn.torch.streaming.nodes import shape_of
+from mucudnn.torch.streaming.nodes import bytes_of, is_view, shape_of
 from mucudnn.torch.streaming.rules import Step, step
 from mucudnn.torch.streaming.statistics import Norm, Statistic
 from mucudnn.torch.windows.boxes import Box, hull
@@ -20,9 +23,11 @@ from mucudnn.torch.windows.spans import Span, parts
 class Demand(NamedTuple):
     """The work of a tile: the box of each node, and the step of each node in order."""
 
+    box: Box  # the tile of the pass's first sink
     boxes: dict[Node, Box]
     steps: dict[Node, Step]
     last_use: dict[Node, Node]  # the node that reads each one last
+    takes: dict[Node, Node]  # the input whose memory a result lies in: of views, and of sums in place
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +42,6 @@ class Pass:
     tiles: int = 1
     have: frozenset[Node] = frozenset()  # the stored tensors before the pass
     workspace: int = 0  # bytes for one of its convolutions
-    demands: dict[Box, Demand] = field(default_factory=dict, repr=False, init=False)
 
 
 class Passes:
@@ -49,6 +53,7 @@ class Passes:
     def __init__(self, sample: Sample, again: Collection[Node] = ()) -> None:
         self.sample = sample
         alive, self._alive = set[Node](), list[frozenset[Node]]()
+        self._steps: dict[tuple[Node, Box], Step] = {}
         for place, node in enumerate(sample.order):
             alive = {each for each in alive if sample.last_use[each] > place}
             if sample.last_use[node] > place and node not in sample.means and node not in again:
@@ -64,9 +69,8 @@ class Passes:
         sample, have = self.sample, self.alive(first)
         target, result = self.alive(last), list[Pass]()
         for node in sample.order[first + 1 : last + 1]:
-            if node in have and not (first < 0 and node in sample.statistics_of):
-                continue
-            if not (node in target and node not in have) and node not in sample.statistics_of:
+            is_wanted = node in target - have or node in sample.statistics_of
+            if not is_wanted or (node in have and first >= 0):
                 continue
             nodes, sources, asked = self._reached([node], have)
             before = result[-1] if result else None
@@ -109,7 +113,7 @@ class Passes:
     def _alike(self, first: Node, second: Node) -> bool:
         """Return whether tiles of one tensor are tiles of the other."""
         a, b, axes = shape_of(first), shape_of(second), self.sample.axes[first]
-        return len(a) == len(b) and axes == self.sample.axes[second] and all(a[i] == b[i] for i in axes)
+        return axes == self.sample.axes[second] and all(a[i] == b[i] for i in axes)
 
     def _reached(
         self, sinks: Sequence[Node], have: Iterable[Node]
@@ -153,22 +157,37 @@ class Passes:
 
     def demand(self, of: Pass, box: Box) -> Demand:
         """Return what a tile computes."""
-        if box in of.demands:
-            return of.demands[box]
         boxes = {node: self.widened(node, box) for node in of.sinks}
         steps = dict[Node, Step]()
         for node in reversed(of.nodes):
             if node not in boxes:
                 continue
             statistic = self.sample.statistics.get(node)
-            if isinstance(statistic, Norm):
-                steps[node] = Step(statistic.inputs(boxes[node]), statistic.apply, statistic.box(boxes[node]))
-            else:
-                steps[node] = step(node, boxes[node])
+            key = node, boxes[node]
+            if key not in self._steps:
+                self._steps[key] = statistic.step(key[1]) if isinstance(statistic, Norm) else step(*key)
+            steps[node] = self._steps[key]
             for each, wanted in steps[node].inputs:
                 if each in self.sample.place:
                     boxes[each] = hull(boxes.get(each), wanted)
         ordered = {node: steps[node] for node in of.nodes if node in steps}
         last_use = {each: node for node, its in ordered.items() for each, _ in its.inputs}
-        found = of.demands[box] = Demand(boxes, ordered, last_use)
-        return found
+        takes = {node: its.inputs[0][0] for node, its in ordered.items() if is_view(node)}
+        for node, its in ordered.items():
+            if node.target is torch.ops.aten.add.Tensor and len(its.inputs) == 2 and not node.kwargs:
+                for number, (each, part) in enumerate(its.inputs):
+                    fits = bytes_of(each, part) == bytes_of(node, boxes[node])
+                    # The result of a convolution that nothing else reads.
+                    if (
+                        fits
+                        and len(each.users) == 1
+                        and each not in of.sinks
+                        and steps.get(each, its).problem
+                    ):
+                        takes[node] = each
+                        ordered[node] = its._replace(run=partial(_add_to, number))
+        return Demand(box, boxes, ordered, last_use, takes)
+
+
+def _add_to(number: int, *tiles: Tensor) -> Tensor:
+    return tiles[number].add_(tiles[1 - number])

@@ -8,8 +8,8 @@ input, which is free where that input is stored anyway.
 """
 
 import math
-from bisect import bisect_right
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -19,29 +19,31 @@ from torch.fx import Node
 from mucudnn.errors import UsageError
 from mucudnn.plans.stream_plan import StreamPass, StreamPlan
 from mucudnn.sizes import format_size
-from mucudnn.torch.streaming.costs import Costs, bytes_inside, flops, is_view
+from mucudnn.torch.streaming.costs import Cost, Costs, flops
 from mucudnn.torch.streaming.graph import Sample
 from mucudnn.torch.streaming.nodes import all_of, bytes_of
 from mucudnn.torch.streaming.passes import Demand, Pass, Passes
-from mucudnn.torch.streaming.rules import step
+from mucudnn.torch.streaming.rules import Step, step
 from mucudnn.torch.streaming.statistics import Norm
+from mucudnn.torch.windows.boxes import Box
 
+_FARTHEST = 12  # candidates; longer stretches have not paid
 TILES = tuple(2**power for power in range(9))
-_MOST_STATISTICS = 10  # in a stretch, because each takes a pass through all operators before it
 
 
 @dataclass(frozen=True)
-class Cost:
-    """The time of a pass by the workspace of its convolutions in bytes, and its memory without it."""
+class PassCost:
+    """The time and the memory of a pass with a number of tiles."""
 
-    levels: tuple[tuple[int, float], ...]  # workspaces, ascending from 0, and the time in ms from each on
-    work: int  # the bytes of a tile's own tensors at their peak
-    flops: float
     tiles: int
+    operators: Collection[Cost]  # those of one tile
+    work: int  # the bytes of a tile's own tensors at their peak, without workspaces
+    moved: int  # the bytes that a tile reads of stored tensors and writes to them
 
-    def ms(self, workspace: float) -> float:
-        """Return the time in ms within a workspace."""
-        return self.levels[bisect_right(self.levels, (workspace, math.inf)) - 1][1]
+    def ms(self, workspace: int) -> float:
+        """Return the time in ms within a workspace for each convolution."""
+        own = (each.ms + min(t for w, t in each.levels if w <= workspace) for each in self.operators)
+        return self.tiles * sum(own)
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,8 @@ class Planner:
         self._sample, self._model, self._training, self._again = sample, costs, training, again
         self._passes = Passes(sample, again)
         self._between: dict[tuple[int, int], list[Pass]] = {}
-        self._costs: dict[Any, Cost] = {}
+        self._costs: dict[Any, PassCost] = {}
+        self._operators: dict[tuple[Node, Box], Cost] = {}
         state = sample.module.parameters() if training else ()
         self._gradients = sum(int(each.nbytes) for each in state if each.requires_grad)
 
@@ -90,7 +93,7 @@ class Planner:
         gradients = set(self._sample.outputs)
         for each in reversed(schedule.passes):
             gradients |= each.sources - self._sample.means
-            own = self._gradients + self.cost(each, each.tiles).work
+            own = self._gradients + self._tile(self.cost(each, each.tiles), away)
             own += self._stored(stored, away) + self._stored(gradients, away)
             passes.insert(0, replace(each, workspace=max(0, min(each.workspace, int(budget) - own))))
             peak = max(peak, own)
@@ -105,7 +108,7 @@ class Planner:
         places, must = self._candidates
         best = {-1: Schedule((), 0, 0.0)}
         for k, end in enumerate(places):
-            for begin in reversed([-1, *places[:k]]):
+            for begin in reversed([-1, *places[:k]][-_FARTHEST:]):
                 if begin in best:
                     before = best[begin]
                     most_ms = best[end].ms - before.ms if end in best else math.inf
@@ -113,14 +116,10 @@ class Planner:
                     if found is not None:
                         passes, peak = before.passes + found.passes, max(before.peak, found.peak)
                         best[end] = Schedule(passes, peak, before.ms + found.ms, (*before.cuts, end))
-                if begin in must or self._statistics_between(begin, end) > _MOST_STATISTICS:
+                if begin in must:
                     break
         found = best.get(places[-1])
         return found and replace(found, away=away, again=self._again)
-
-    def _statistics_between(self, begin: int, end: int) -> int:
-        place = self._sample.place
-        return sum(begin < place[node] <= end for node in self._sample.statistics_of)
 
     @cached_property
     def _candidates(self) -> tuple[list[int], set[int]]:
@@ -145,10 +144,10 @@ class Planner:
         for each in self._between[key]:
             stored = self._stored((each.have | set(each.stored)) - set(self._sample.inputs), away)
             far = self._stored((*each.stored, *each.sources), False) * away
-            fitting = list[tuple[float, int, Cost]]()
+            fitting = list[tuple[float, int, PassCost]]()
             for tiles in TILES if stored < budget else ():
                 cost = self.cost(each, tiles)
-                left = int(min(budget, 2**60)) - stored - cost.work
+                left = int(budget) - stored - self._tile(cost, away)
                 if left >= 0:
                     fitting.append((cost.ms(left), left, cost))
                 if len(fitting) > 2 or cost.tiles < tiles:
@@ -157,64 +156,64 @@ class Planner:
                 return None
             own_ms, left, cost = min(fitting, key=lambda its: its[0])
             chosen.append(replace(each, tiles=cost.tiles, workspace=left))
-            peak = max(peak, stored + cost.work)
-            ms += own_ms + far / self._model.device.link * 1e3
+            peak = max(peak, stored + self._tile(cost, away))
+            copied_ms = far / self._model.device.link * 1e3
+            # Beside a GPU's computation; only the first tile waits, and the last one.
+            ms += (
+                max(own_ms, copied_ms) + copied_ms / cost.tiles if self._model.copies else own_ms + copied_ms
+            )
             if ms >= most_ms:
                 return None
         return Schedule(tuple(chosen), peak, ms)
 
-    def cost(self, of: Pass, tiles: int) -> Cost:
+    def _tile(self, cost: PassCost, away: bool) -> int:
+        """Return the bytes of a tile, and of what is copied for its neighbours meanwhile."""
+        return cost.work + 2 * cost.moved * (away and self._model.copies)
+
+    def cost(self, of: Pass, tiles: int) -> PassCost:
         """Return what a pass takes with a number of tiles, from a tile in the middle."""
         key = of.sinks, of.sources, of.statistics, tiles
         if key not in self._costs:
             boxes = self._passes.grid(of.sinks[0], tiles)
             middle = boxes[len(boxes) // 2 + (len(boxes) > 8) * int(len(boxes) ** 0.5 / 2)]
             demand = self._passes.demand(of, middle)
-            of.demands.clear()
-            ms, levels = 0.0, list[list[tuple[int, float]]]()
-            for node, its in demand.steps.items():
-                ms += self._model.operator_ms(node, demand)
-                if its.problem is not None:
-                    levels.append(self._model.convolution(its.problem))
-            found = [
-                (size, len(boxes) * (ms + sum([t for w, t in each if w <= size][-1] for each in levels)))
-                for size in sorted({0, *(size for each in levels for size, _ in each)})
-            ]
-            work = sum(flops(node, demand) for node in demand.steps) * len(boxes)
-            self._costs[key] = Cost(tuple(found), self._bytes_of_tile(of, demand), work, len(boxes))
+            costs = {
+                node: self._operator(node, its, demand.boxes[node]) for node, its in demand.steps.items()
+            }
+            parts = (node for node in (*of.stored, *of.sources) if node in demand.boxes)
+            moved = sum(bytes_of(node, demand.boxes[node]) for node in parts)
+            self._costs[key] = PassCost(
+                len(boxes), costs.values(), self._bytes_of_tile(of, demand, costs), moved
+            )
         return self._costs[key]
 
-    def _bytes_of_tile(self, of: Pass, demand: Demand) -> int:
+    def _operator(self, node: Node, its: Step, box: Box) -> Cost:
+        key = node, box
+        if key not in self._operators:
+            self._operators[key] = self._model.operator(node, its, box)
+        return self._operators[key]
+
+    def _bytes_of_tile(self, of: Pass, demand: Demand, costs: Mapping[Node, Cost]) -> int:
         """Return the bytes of a tile's own tensors at their peak; for training those of its backward pass."""
-        owner, users = dict[Node, Node](), dict[Node, int]()
+        root = dict[Node, Node]()  # the node whose memory a result lies in
+        for node in demand.steps:
+            taken = demand.takes.get(node, node)
+            root[node] = root.get(taken, taken)
+        last = {
+            root.get(each, each): node for node, its in demand.steps.items() for each, _ in its.inputs
+        } | {root.get(node, node): None for node in of.sinks}
+        live = peak = 0
         for node, its in demand.steps.items():
-            inputs = [each for each, _ in its.inputs]
-            root = owner.get(inputs[0], inputs[0]) if is_view(node) and inputs else node
-            owner[node] = root
-            for each in inputs:
-                users[owner.get(each, each)] = users.get(owner.get(each, each), 0) + 1
-        live = peak = every = 0
-        size = dict[Node, int]()
-        kept = {owner.get(node, node) for node in of.sinks}
-        for node, its in demand.steps.items():
-            own = bytes_of(node, its.box or demand.boxes[node])
-            copied = bytes_inside(node, demand)
-            if owner[node] is node:
-                size[node] = own
-                live += own
-                every += own
-            peak = max(peak, live + copied)
-            for each, _ in its.inputs:
-                root = owner.get(each, each)
-                users[root] -= 1
-                if not users[root] and root in size and root not in kept and owner[node] is not root:
-                    live -= size.pop(root)
-        read = [bytes_of(each.x, demand.boxes[each.x]) for each in of.statistics if isinstance(each, Norm)]
-        peak = max(peak, live + max(read, default=0))
+            live += costs[node].size * (root[node] is node)
+            peak = max(peak, live + costs[node].inside)
+            read = {root.get(each, each) for each, _ in its.inputs}
+            live -= sum(costs[each].size for each in read if each in costs and last[each] is node)
+        copies = [bytes_of(each.x, demand.boxes[each.x]) for each in of.statistics if isinstance(each, Norm)]
+        peak = max(peak, live + max(copies, default=0))
         if not self._training:
             return peak
         sources = sum(bytes_of(node, demand.boxes[node]) for node in of.sources if node in demand.boxes)
-        return every + sources + peak
+        return sources + peak + sum(costs[node].size for node in root if root[node] is node)
 
     def choose(self, budget: int, store: str) -> Schedule:
         """Return the fastest schedule within a budget. Raises UsageError, which names the floor."""
@@ -223,7 +222,7 @@ class Planner:
         tried = (each.fastest(budget, away=away) for away in ways for each in planners)
         if found := [each for each in tried if each is not None]:
             return min(found, key=lambda schedule: schedule.ms)
-        floor = min(self._floor(away, budget) for away in ways)
+        floor = min(self._floor(away) for away in ways)
         other = '; with store="auto" tensors may be stored elsewhere' if store == "device" else ""
         raise UsageError(
             f"no plan fits {format_size(budget)}: the least that a run in tiles takes is about "
@@ -235,22 +234,15 @@ class Planner:
         """The planner that does not store the tensor that takes the most bytes for the longest time."""
         place, last_use = self._sample.place, self._sample.last_use
         results = {*self._sample.inputs, *self._sample.outputs, *self._sample.stored}
-        skips = (node for node in place if node not in results)
-        longest = max(skips, key=lambda node: bytes_of(node) * (last_use[node] - place[node]), default=None)
-        again = frozenset[Node]() if longest is None else frozenset({longest})
-        return Planner(self._sample, self._model, training=self._training, again=again)
+        skips = [node for node in place if node not in results]
+        skips.sort(key=lambda node: bytes_of(node) * (last_use[node] - place[node]))
+        return Planner(self._sample, self._model, training=self._training, again=frozenset(skips[-1:]))
 
-    def _floor(self, away: bool, low: float) -> int:
-        """Return about the least peak of a plan in bytes. No plan fits `low`."""
-        high = max(2.0 * low, 1.0)
-        while (least := self._any(high, away)) is None:
-            low, high = high, 2 * high
-        while high - low > 0.02 * high:
-            middle = (low + high) / 2
-            if (found := self._any(middle, away)) is None:
-                low = middle
-            else:
-                least, high = found, min(middle, found.peak)
+    def _floor(self, away: bool) -> int:
+        """Return about the least peak of a plan in bytes."""
+        power = bisect_left(range(2048), True, key=lambda power: self._any(1.02**power, away) is not None)
+        least = self._any(1.02**power, away)
+        assert least is not None
         return least.peak
 
     def _any(self, budget: float, away: bool) -> Schedule | None:
@@ -261,19 +253,25 @@ class Planner:
         sample = self._sample
         costs = [(each, self.cost(each, each.tiles)) for each in schedule.passes]
         stored = {node for each in schedule.passes for node in each.stored}
+        work = sum(each.flops * cost.tiles for _, cost in costs for each in cost.operators)
         return StreamPlan(
             inputs=sample.spelled,
             operators=sample.digest,
             training=self._training,
             memory=memory,
             peak=schedule.peak,
-            work=max(sum(cost.flops for _, cost in costs) / (self._whole_flops or 1.0), 1.0),
+            work=max(work / (self._whole_flops or 1.0), 1.0),
             store=place if schedule.away else "device",
             elsewhere=self._stored(stored, False) - self._stored(stored, schedule.away),
             cuts=schedule.cuts,
-            again=tuple(sorted(node.name for node in schedule.again)),
+            again=tuple(node.name for node in schedule.again),
             passes=tuple(
-                StreamPass(tuple(n.name for n in each.stored), each.tiles, cost.work, each.workspace)
+                StreamPass(
+                    tuple(n.name for n in each.stored),
+                    each.tiles,
+                    self._tile(cost, schedule.away),
+                    each.workspace,
+                )
                 for each, cost in costs
             ),
             whole=tuple(dict.fromkeys(sample.whole.values())),
@@ -282,6 +280,5 @@ class Planner:
     @cached_property
     def _whole_flops(self) -> float:
         """The operations of convolutions, products and attention in a whole run."""
-        every = {node: all_of(node) for node in self._sample.order}
         own = [node for node in self._sample.order if node not in self._sample.inputs]
-        return sum(flops(node, Demand(every, {node: step(node, every[node])}, {})) for node in own)
+        return sum(flops(node, step(node, all_of(node)), all_of(node)) for node in own)

@@ -79,7 +79,6 @@ class Streamed(nn.Module):
             )
         self.module, self.plan = sample.module, plan
         self._sample, self._device = sample, device
-        self.train(self.module.training)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the module returns. Raises UsageError for shapes other than the example's."""
@@ -87,7 +86,8 @@ class Streamed(nn.Module):
             raise UsageError(
                 "a run in tiles knows no autocast: convert the module to the type it is to run in"
             )
-        inputs, sample = self._sample.bind(args, kwargs), self._sample
+        sample = self._sample
+        inputs = sample.bind(args, kwargs)
         run = Run(sample, self.plan, self._device)
         if self.plan.training and torch.is_grad_enabled():
             learned = [each for each in self.module.parameters() if each.requires_grad]

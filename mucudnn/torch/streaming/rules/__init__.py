@@ -4,6 +4,7 @@ Boxes never leave their tensor: rows that a window has outside are padding, whic
 """
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -34,10 +35,7 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
     def register(function: Rule) -> Rule:
         for name in names:
-            packet, _, overload = name.partition(".")
-            operator = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
-            if operator is not None:  # an older PyTorch lacks some
-                _rules[operator] = function
+            _rules[attrgetter(name if "." in name else f"{name}.default")(torch.ops.aten)] = function
         return function
 
     return register

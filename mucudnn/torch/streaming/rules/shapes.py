@@ -34,10 +34,8 @@ def _slice(node: Node, box: Box) -> Step:
     out, need = box[axis], list(box)
     need[axis] = Span(start + out.lo * every, start + (out.hi - 1) * every + 1)
 
-    def run(x: Tensor) -> Tensor:
-        return x if every == 1 else x[(slice(None),) * axis + (slice(None, None, every),)]
-
-    return Step([(given["self"], tuple(need))], run)
+    rows = (*(slice(None),) * axis, slice(None, None, every))
+    return Step([(given["self"], tuple(need))], lambda x: x[rows])
 
 
 @rule("select.int")
@@ -48,14 +46,6 @@ def _select(node: Node, box: Box) -> Step:
     row = given["index"] % shape[axis]
     need = (*box[:axis], Span(row, row + 1), *box[axis:])
     return Step([(given["self"], need)], lambda x: x.select(axis, 0))
-
-
-@rule("flip")
-def _flip(node: Node, box: Box) -> Step:
-    x, dims = (arguments(node)[name] for name in ("self", "dims"))
-    axes, shape = {axis % len(box) for axis in dims}, shape_of(x)
-    need = (Span(shape[a] - s.hi, shape[a] - s.lo) if a in axes else s for a, s in enumerate(box))
-    return Step([(x, tuple(need))], lambda x: x.flip(dims))
 
 
 @rule("permute", "transpose.int")

@@ -11,6 +11,7 @@ from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
 
 import mucudnn.torch
 from mucudnn.problems.shapes import problem_of
+from mucudnn.promises import FIXED, STRICT
 from mucudnn.torch.streaming.nodes import all_of, shape_of
 from mucudnn.torch.streaming.rules import Step, arguments, rule, run_whole
 from mucudnn.torch.tracing.recorder import DATA_TYPES
@@ -75,15 +76,17 @@ def _convolution(node: Node, box: Box) -> Step:
     def transpose(x: Tensor, w: Tensor, *bias: Tensor) -> Tensor:
         convolve = getattr(F, f"conv_transpose{dims}d")
         y = convolve(_pad(x, rest), w, *(bias or (None,)), stride, 0, 0, groups, dilation)
-        for axis, (lead, span) in enumerate(zip(first, spans, strict=True), 2):
-            missing = lead + span.size - y.size(axis)  # rows of output padding, which no input reaches
-            y = F.pad(y, [0, 0] * (y.dim() - 1 - axis) + [0, missing]) if missing > 0 else y
-            y = y.narrow(axis, lead, span.size)
-        return y
+        # Rows of output padding, which no input reaches, are missing behind the last ones.
+        ends = zip(first, spans, y.shape[2:], strict=True)
+        return _pad(y, [(-lead, lead + span.size - rows) for lead, span, rows in ends])
 
-    def run(x: Tensor, w: Tensor, *bias: Tensor, **options: Any) -> Tensor:
-        convolve = getattr(mucudnn.torch, f"conv{dims}d")
-        return convolve(_pad(x, rest), w, *(bias or (None,)), stride, own, dilation, groups, **options)
+    # On a CPU results are as exact as PyTorch's own, which runs no Winograd there.
+    is_exact = node.meta["val"].device.type == "cpu"
+
+    def run(x: Tensor, w: Tensor, *bias: Tensor, workspace: int | None = None) -> Tensor:
+        convolve, x = getattr(mucudnn.torch, f"conv{dims}d"), _pad(x, rest)
+        options: Any = {"workspace": workspace, "numerics": STRICT if is_exact else None, "choice": FIXED}
+        return convolve(x, w, *(bias or (None,)), stride, own, dilation, groups, **options)
 
     channels = Span(0, shape_of(x)[1])
     inputs = [(x, (box[0], channels, *real)), (w, all_of(w))]
@@ -94,7 +97,8 @@ def _convolution(node: Node, box: Box) -> Step:
     padded = (each.size + sum(ends) for each, ends in zip(real, rest, strict=True))
     shape = (box[0].size, channels.size, *padded)
     data_type = DATA_TYPES[node.meta["val"].dtype]
-    problem = problem_of(data_type, "nchw", shape, shape_of(w), stride, own, dilation, groups)
+    math = STRICT if is_exact else "default"
+    problem = problem_of(data_type, "nchw", shape, shape_of(w), stride, own, dilation, groups, math)
     return Step(inputs, run, have, problem)
 
 
@@ -137,8 +141,7 @@ def _resample(node: Node, box: Box) -> Step:
     given, name = arguments(node), node.target._schema.name
     x, align = given["input"], given.get("align_corners")
     size, shape, dims = shape_of(node)[2:], shape_of(x)[2:], len(box) - 2
-    mode = "nearest-exact" if "exact" in name else "nearest" if "nearest" in name else "bilinear"
-    mode = "bicubic" if "cubic" in name else mode
+    mode = name.partition("upsample_")[2][:-2].replace("_", "-")  # the name that F.interpolate knows
     exact = node.meta["val"].dtype == torch.float64
     every = dict[int, tuple[Taps, Weights | None]]()
     for axis in range(dims):
@@ -152,11 +155,10 @@ def _resample(node: Node, box: Box) -> Step:
     if mode == "bicubic" or align or not is_whole:
         return by_rows
     [(_, need)] = by_rows.inputs
-    linear = {1: "linear", 2: "bilinear", 3: "trilinear"}[dims]
 
     def run(x: Tensor) -> Tensor:
         scales = [float(each) for each in factors]
-        x = F.interpolate(x, scale_factor=scales, mode=linear if mode == "bilinear" else mode)
+        x = F.interpolate(x, scale_factor=scales, mode=mode)
         for axis, factor in enumerate(factors, 2):
             x = x.narrow(axis, box[axis].lo - need[axis].lo * factor, box[axis].size)
         return x
