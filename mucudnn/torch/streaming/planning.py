@@ -143,25 +143,24 @@ class Planner:
         chosen, peak, ms = list[Pass](), 0, 0.0
         for each in self._between[key]:
             stored = self._stored((each.have | set(each.stored)) - set(self._sample.inputs), away)
-            far = self._stored((*each.stored, *each.sources), False) * away
+            far = self._stored((*each.stored, *each.sources), False) * away / self._model.device.link * 1e3
             fitting = list[tuple[float, int, PassCost]]()
             for tiles in TILES if stored < budget else ():
                 cost = self.cost(each, tiles)
                 left = int(budget) - stored - self._tile(cost, away)
                 if left >= 0:
-                    fitting.append((cost.ms(left), left, cost))
+                    own = cost.ms(left)
+                    # Beside a GPU's computation only the first copies in wait, and the last copies out.
+                    all_ms = max(own, far) + far / cost.tiles if self._model.copies else own + far
+                    fitting.append((all_ms, left, cost))
                 if len(fitting) > 2 or cost.tiles < tiles:
                     break
             if not fitting:
                 return None
-            own_ms, left, cost = min(fitting, key=lambda its: its[0])
+            all_ms, left, cost = min(fitting, key=lambda its: its[0])
             chosen.append(replace(each, tiles=cost.tiles, workspace=left))
             peak = max(peak, stored + self._tile(cost, away))
-            copied_ms = far / self._model.device.link * 1e3
-            # Beside a GPU's computation; only the first tile waits, and the last one.
-            ms += (
-                max(own_ms, copied_ms) + copied_ms / cost.tiles if self._model.copies else own_ms + copied_ms
-            )
+            ms += all_ms
             if ms >= most_ms:
                 return None
         return Schedule(tuple(chosen), peak, ms)
