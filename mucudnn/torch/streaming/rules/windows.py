@@ -80,8 +80,8 @@ def _convolution(node: Node, box: Box) -> Step:
         ends = zip(first, spans, y.shape[2:], strict=True)
         return _pad(y, [(-lead, lead + span.size - rows) for lead, span, rows in ends])
 
-    # On a CPU results are as exact as PyTorch's own, which runs no Winograd there.
-    is_exact = node.meta["val"].device.type == "cpu"
+    # PyTorch runs no Winograd on a CPU. In 3-D its errors are smaller, and all else takes half as long again.
+    is_exact = node.meta["val"].device.type == "cpu" and dims < 3
 
     def run(x: Tensor, w: Tensor, *bias: Tensor, workspace: int | None = None) -> Tensor:
         convolve, x = getattr(mucudnn.torch, f"conv{dims}d"), _pad(x, rest)
