@@ -77,11 +77,15 @@ def _multi_head(x: Any, keys: Any = None, train: bool = False, dropout: float = 
     return y if weights is None else torch.cat([y, weights[..., :5].reshape(*y.shape[:2], -1)], -1)
 
 
+def _divided_as(x: Any, y: Any) -> Any:
+    assert type(y) is type(x)
+    return y
+
+
 def _by_hand(x: Any) -> Any:
     tokens = x.flatten(2).transpose(1, 2)
     scores = (tokens @ tokens.transpose(-2, -1) / 3).softmax(-1)
-    y = torch.bmm(scores, tokens)
-    assert type(y) is type(x)  # divided, if x is
+    y = _divided_as(x, torch.bmm(scores, tokens))
     return y.transpose(1, 2).unflatten(2, x.shape[2:])
 
 
@@ -190,9 +194,8 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "flipped": lambda x: x.flip(2) + x.flip([1, 3]),
     "transposed": lambda x: x.movedim(1, -1).swapaxes(1, 2).mT,
     "squeezed": lambda x: x[:, :1].squeeze(1).unsqueeze(-1).squeeze(),
-    "sequence": lambda x: x.flatten(2).transpose(1, 2) * 2,
     "frames": lambda x: x.permute(0, 2, 1, 3).reshape(-1, 4, 6).sin(),
-    "frames of the last axis": lambda x: x.permute(0, 3, 2, 1).reshape(-1, 4).sin(),
+    "frames of the last axis": lambda x: _divided_as(x, x.permute(0, 3, 2, 1).reshape(-1, 4)),
     "features": lambda x: x.flatten(1),
     "windows": _windows,
     "elements at places": _places,
@@ -236,7 +239,6 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "causal attention": lambda x: _attention(x, is_causal=True),
     "masked attention": lambda x: _attention(x, attn_mask=_weights(42, 42)),
     "attention with dropout": lambda x: _attention(x, dropout_p=1e-13),
-    "attention by hand": _by_hand,
     "attention of wide tokens": lambda x: _by_hand(x[..., :2].repeat(1, 8, 1, 1)),
     "multi-head attention": lambda x: _multi_head(x, need_weights=False),
     "multi-head attention with weights": lambda x: _multi_head(
@@ -247,7 +249,6 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     ),
     "multi-head attention with dropout": lambda x: _multi_head(x, train=True, dropout=1e-13),
     "attention to whole keys": lambda x: _multi_head(x, _weights(2, 9, 8)),
-    "edges, convolved": lambda x: _padded(x, (1, 1, 1, 1), "replicate"),
     "many edges, convolved": lambda x: _padded(x, (0, 2, 9, 4), "replicate", stride=3, dilation=2),
     "zeros, convolved": lambda x: _padded(x, (1, 1, 2, 1), size=2, padding=(1, 0)),
     "zeros, convolved with one more at the end": lambda x: _padded(x, (1, 1, 1, 1), size=2, padding="same"),

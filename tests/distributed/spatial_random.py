@@ -39,20 +39,6 @@ class StochasticDepth(nn.Module):
         return x * torch.empty(size, dtype=x.dtype, device=x.device).bernoulli_(0.5).div_(0.5)
 
 
-def _gumbel(x: Any) -> Any:
-    noise = torch.empty(SAMPLES, CHANNELS, 1, 1, dtype=torch.float64).exponential_().log().neg()
-    return x * F.gumbel_softmax(noise, dim=1) + noise
-
-
-def _distribution(x: Any) -> Any:
-    return x + torch.distributions.Normal(0.0, 1.0).sample((SAMPLES, 1, 1, 1)) + torch.normal(0.0, 1.0, (1,))
-
-
-def _choices(x: Any) -> Any:
-    order = torch.randperm(CHANNELS).to(x.dtype)[:, None, None]
-    return x + order + torch.multinomial(torch.ones(CHANNELS), SAMPLES, True)[:, None, None, None]
-
-
 class Head(nn.Module):
     """The whole layers after the divided part, with dropout."""
 
@@ -74,10 +60,6 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "noise": lambda x: x + torch.randn(SAMPLES, CHANNELS, 1, 1),
     "whole noise": lambda x: x + torch.rand(x.shape, dtype=torch.float64),
     "one number": lambda x: x * torch.rand(()),
-    "gumbel": _gumbel,
-    "distribution": _distribution,
-    "choices": _choices,
-    "mask": lambda x: x + torch.rand(CHANNELS, 1, 1).sub(0.5).log().nan_to_num(-torch.inf),
     "new": lambda x: x + x.new_zeros(CHANNELS, 1, 1).normal_(),
 }
 

@@ -28,7 +28,7 @@ from mucudnn.torch.parallel.spatial.exchange.agreement import (
 from mucudnn.torch.parallel.spatial.exchange.exchange import ALONE, Exchange, Owners, add_up
 from mucudnn.torch.parallel.spatial.exchange.messages import described
 from mucudnn.torch.parallel.spatial.exchange.sharing import share_generators
-from mucudnn.torch.windows.spans import product
+from mucudnn.torch.windows.spans import EMPTY, Span, product
 
 _STATISTICS = ("spatial", "all")
 _NUMERICS = ("caller", "same")
@@ -143,25 +143,6 @@ def gather(x: Divided, names: Sequence[str] = ()) -> Any:
     return Divided(local, x.shape, x.division.keeping(left)) if left else local
 
 
-def spread(whole: Tensor, shape: Sequence[int], division: Division) -> Tensor:
-    """Return the part of a whole tensor that meets this rank's part of another, with axes aligned at the end.
-
-    `shape` and `division` are those of the other tensor. An axis of size one, and an axis that the tensor
-    lacks, are left to broadcasting. The gradient of a parameter stays the rank's own share, because data
-    parallelism takes the mean over all ranks; the gradient of any other tensor is completed. Raises
-    UsageError for a length that does not match.
-    """
-    whole = shared(whole, division)
-    for axis, owners in division.axes:
-        at = axis - len(shape) + whole.dim()
-        if at < 0 or whole.size(at) == 1:
-            continue
-        if whole.size(at) != shape[axis]:
-            raise UsageError(f"a tensor of {tuple(whole.shape)} does not fit a divided one of {tuple(shape)}")
-        whole = owners.cut(whole, at)
-    return whole
-
-
 def shared(whole: Tensor, division: Division) -> Tensor:
     """Return a whole tensor that meets divided tensors; its gradient is that of all ranks together.
 
@@ -175,15 +156,36 @@ def shared(whole: Tensor, division: Division) -> Tensor:
 def matching_part(x: Any, shape: Sequence[int], division: Division) -> Any:
     """Return the part of a tensor that meets this rank's part of another, with axes aligned at the end.
 
-    `shape` and `division` are those of the other tensor. Anything but a tensor with axes is returned as is.
+    `shape` and `division` are those of the other tensor. An axis of size one, and an axis that the tensor
+    lacks, are left to broadcasting. Anything but a tensor with axes is returned as is. Raises UsageError for
+    a length that does not match.
+    """
+    if not isinstance(x, Divided | Tensor) or not x.dim():
+        return x
+    own, before = {}, len(shape) - x.dim()
+    for axis, owners in division.axes:
+        length = x.shape[axis - before] if axis >= before else 1
+        if axis >= before and length == shape[axis]:
+            own[owners.name] = axis - before
+        elif length != 1:
+            raise UsageError(f"a tensor of {tuple(x.shape)} does not fit a divided one of {tuple(shape)}")
+    return operand(x, own, division)
+
+
+def operand(x: Any, axes: Mapping[str, int], division: Division) -> Tensor:
+    """Return the part of a tensor that meets this rank's part of a result with this division.
+
+    The part is divided along an axis for each dimension of the mesh that `axes` names, and whole along all
+    others. The gradient of a parameter stays the rank's own share, because data parallelism takes the mean
+    over all ranks; the gradient of any other tensor is completed.
     """
     if isinstance(x, Divided):
-        before = len(shape) - x.dim()
-        axes = [axis - before for axis, _ in division.axes]
-        if all(axis >= 0 and x.shape[axis] == shape[axis + before] for axis in axes):
-            return redistribute(x, division.on_axes(axes)).local
-        x = gather(x)  # an axis of length one, whose only row the first rank has, or an axis that it lacks
-    return spread(x, shape, division) if isinstance(x, Tensor) and x.dim() else x
+        return redistribute(x, division.along(axes)).local if axes else x.gather()
+    part = shared(x, division)
+    for _, owners in division.axes:
+        if owners.name in axes:
+            part = owners.cut(part, axes[owners.name])
+    return part
 
 
 def total(x: Divided, axes: Sequence[int] | None = None, keepdim: bool = False) -> Any:
@@ -199,13 +201,10 @@ def without_axes(x: Divided, local: Tensor, axes: Sequence[int], keepdim: bool) 
 
     If a reduced axis was divided, all its owners must have the same part.
     """
-    division = x.division.keeping([name for name, axis in x.division.by_name.items() if axis not in axes])
-    if not division.axes:
-        return local
-    shape = [1 if axis in axes else n for axis, n in enumerate(x.shape)]
     kept = [axis for axis in range(x.dim()) if keepdim or axis not in axes]
-    moved = division.on_axes([kept.index(axis) for axis, _ in division.axes])
-    return Divided(local, [shape[axis] for axis in kept], moved)
+    left = {name: kept.index(axis) for name, axis in x.division.by_name.items() if axis not in axes}
+    shape = [1 if axis in axes else x.shape[axis] for axis in kept]
+    return Divided(local, shape, x.division.along(left)) if left else local
 
 
 @handles(Divided.to_dtensor)
@@ -317,22 +316,18 @@ def _scaled(x: Tensor, factor: float, groups: tuple[str, ...] = ()) -> Tensor:
     return result
 
 
-def redivide(whole: Tensor, division: Division) -> Divided:
-    """Divide a whole tensor, such as one that was gathered and changed."""
-    return Divided(_Cut.apply(whole, division), whole.shape, division)
-
-
-def divide_further(x: Divided, division: Division) -> Divided:
-    """Divide a tensor again over the dimensions of the mesh over which it was gathered."""
-    left = division.keeping([name for name in division.by_name if name not in x.division.by_name])
-    return Divided(_Cut.apply(x.local, left), x.shape, division)
+def redivide(x: Any, division: Division) -> Divided:
+    """Divide a tensor over the dimensions of the mesh over which it is whole, because it was gathered."""
+    own, local = (x.division.by_name, x.local) if isinstance(x, Divided) else ({}, x)
+    left = division.keeping([name for name in division.by_name if name not in own])
+    return Divided(_Cut.apply(local, left), x.shape, division)
 
 
 def redistribute(x: Any, division: Division) -> Divided:
     """Return a whole or divided tensor under another division, whose axes it has.
 
-    An axis that both divide in the same way stays as it is. All others are gathered and divided again. Raises
-    UsageError for a tensor on another mesh.
+    A dimension of the mesh that divides another axis moves there, unless another dimension divides that axis
+    now: then both are gathered, and divided again. Raises UsageError for a tensor on another mesh.
     """
     if not isinstance(x, Divided):
         return redivide(x, division)
@@ -341,9 +336,23 @@ def redistribute(x: Any, division: Division) -> Divided:
     if x.division.mesh is not division.mesh:
         raise UsageError(f"{x} is divided on another mesh than the tensors that it meets")
     wanted = division.by_name
+    for axis, owners in x.division.axes:
+        if wanted.get(owners.name, axis) not in x.divided_axes:
+            return redistribute(_moved(x, axis, wanted[owners.name]), division)
     moving = [name for name, axis in x.division.by_name.items() if wanted.get(name) != axis]
-    y = gather(x, moving) if moving else x
-    return divide_further(y, division) if isinstance(y, Divided) else redivide(y, division)
+    return redivide(gather(x, moving) if moving else x, division)
+
+
+def _moved(x: Divided, axis: int, to: int) -> Divided:
+    """Return a tensor divided along another axis: each owner gets its rows of that axis from all others."""
+    owners, pieces = x.owners(axis), []
+    for place, rows in enumerate(owners.parts(x.shape[to])):
+        wanted = [EMPTY] * owners.ranks
+        wanted[place] = Span(0, x.shape[axis])
+        fetched = x.exchange(axis, wanted).fetch(x.local.narrow(to, rows.lo, rows.size))
+        pieces.append(fetched.flatten())  # empty, unless it is this rank's
+    division = x.division.on_axes([to if a == axis else a for a in x.divided_axes])
+    return Divided(torch.cat(pieces).reshape(local_shape(x.shape, division)), x.shape, division)
 
 
 @handles("sum", "mean")

@@ -6,7 +6,7 @@ handler refuses its arguments, runs on gathered tensors: see `gathering`.
 
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NamedTuple, TypeVar
@@ -89,13 +89,20 @@ class Division(NamedTuple):
             place = place * owners.ranks + owners.rank
         return place
 
-    def keeping(self, names: Sequence[str]) -> "Division":
-        """Return the division over these dimensions of the mesh only; ranks along the others have copies."""
+    def along(self, axes: Mapping[str, int]) -> "Division":
+        """Return the division over these dimensions of the mesh, each along the axis that it names.
+
+        Ranks along the other dimensions have copies.
+        """
+        kept = [owners for _, owners in self.axes if owners.name in axes]
+        gone = [owners.group for _, owners in self.axes if owners.group and owners.name not in axes]
         return self._replace(
-            axes=tuple((axis, owners) for axis, owners in self.axes if owners.name in names),
-            copies=self.copies
-            + tuple(owners.group for _, owners in self.axes if owners.group and owners.name not in names),
+            axes=tuple(sorted((axes[owners.name], owners) for owners in kept)), copies=(*self.copies, *gone)
         )
+
+    def keeping(self, names: Sequence[str]) -> "Division":
+        """Return the division over these dimensions of the mesh only."""
+        return self.along({name: axis for name, axis in self.by_name.items() if name in names})
 
     @property
     def by_name(self) -> dict[str, int]:

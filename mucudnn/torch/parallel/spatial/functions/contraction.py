@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from mucudnn.errors import UsageError
-from mucudnn.torch.parallel.spatial.border import redistribute, shared
-from mucudnn.torch.parallel.spatial.divided import Divided, Division, handles
-from mucudnn.torch.parallel.spatial.exchange.exchange import Owners, add_up
+from mucudnn.torch.parallel.spatial.border import operand
+from mucudnn.torch.parallel.spatial.divided import Divided, handles
+from mucudnn.torch.parallel.spatial.exchange.exchange import add_up
 from mucudnn.torch.parallel.spatial.refusing import refuse
 
 
@@ -38,17 +38,17 @@ def contract(
             sizes[label] = max(n, sizes.get(label, n))
     guide, names = _most_divided(operands, labels, sizes, function, output)
     divided = [(names[axis], owners) for axis, owners in guide.division.axes]
-    parts = [
-        _part(x, own_labels, sizes, divided, guide.division)
-        for x, own_labels in zip(operands, labels, strict=True)
-    ]
+    parts = []
+    for x, own in zip(operands, labels, strict=True):
+        met = ((owners.name, own.index(label)) for label, owners in divided if label in own)
+        axes = {name: axis for name, axis in met if x.shape[axis] == sizes[own[axis]]}
+        parts.append(operand(x, axes, guide.division))
     local = run(*parts)
     local = add_up(local, [owners.group for label, owners in divided if label not in output])
     kept = {owners.name: output.index(label) for label, owners in divided if label in output}
     if not kept:
         return local
-    division = guide.division.keeping(list(kept)).on_axes(list(kept.values()))
-    return Divided(local, [sizes[label] for label in output], division)
+    return Divided(local, [sizes[label] for label in output], guide.division.along(kept))
 
 
 def _most_divided(
@@ -71,26 +71,6 @@ def _most_divided(
         return sum(label in output for label in divided), len(divided)
 
     return max(fitting, key=kept_and_all)
-
-
-def _part(
-    x: Any, labels: str, sizes: dict[str, int], divided: Sequence[tuple[str, Owners]], division: Division
-) -> Tensor:
-    """Return the part of an operand that meets this rank's part of the product."""
-    axes = {
-        owners: labels.index(label)
-        for label, owners in divided
-        if label in labels and x.shape[labels.index(label)] == sizes[label]
-    }
-    if isinstance(x, Divided):
-        if axes:
-            own = division.keeping([owners.name for owners in axes]).on_axes(list(axes.values()))
-            return redistribute(x, own).local
-        x = x.gather()
-    part: Tensor = shared(x, division)
-    for owners, axis in axes.items():
-        part = owners.cut(part, axis)
-    return part
 
 
 @handles("matmul", "__matmul__", "bmm")

@@ -5,10 +5,9 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from mucudnn.errors import UsageError
-from mucudnn.torch.parallel.spatial.border import matching_part, redistribute, shared
+from mucudnn.torch.parallel.spatial.border import matching_part, redistribute
 from mucudnn.torch.parallel.spatial.divided import Divided, axis_of, handles
 from mucudnn.torch.parallel.spatial.functions.elementwise import largest
 from mucudnn.torch.parallel.spatial.functions.indexing import sliced
@@ -16,7 +15,7 @@ from mucudnn.torch.parallel.spatial.functions.resampling import matrix_product
 from mucudnn.torch.parallel.spatial.functions.shapes import integers, new_axis
 from mucudnn.torch.parallel.spatial.functions.whole_axes import resized
 from mucudnn.torch.parallel.spatial.refusing import refuse
-from mucudnn.torch.windows.spans import EMPTY, Span, with_rows
+from mucudnn.torch.windows.spans import EMPTY, Span, sliding, windows_of, with_rows
 
 
 @handles("cat", "concat", "concatenate")
@@ -36,26 +35,13 @@ def _cat(function: Any, tensors: Sequence[Any], dim: int = 0, *, axis: int | Non
 def _joined(tensors: Sequence[Any], axis: int, like: Divided) -> Divided:
     """Return tensors that are joined along a divided axis."""
     ends = list(accumulate((x.shape[axis] for x in tensors), initial=0))
-    shape, owners = with_rows(like.shape, axis, ends[-1]), like.owners(axis)
-    parts = owners.parts(ends[-1])
+    shape, parts = with_rows(like.shape, axis, ends[-1]), like.owners(axis).parts(ends[-1])
     pieces = []
     for x, (lo, hi) in zip(tensors, pairwise(ends), strict=True):
-        met = [part.meet(Span(lo, hi)) for part in parts]
-        wanted = [span.moved(-lo) if span.size else EMPTY for span in met]
-        if isinstance(x, Divided):
-            same = redistribute(x, like.division)
-            pieces.append(same.exchange(axis, wanted).fetch(same.local))
-        else:
-            pieces.append(_whole_piece(x, axis, wanted[owners.rank], like))
+        wanted = windows_of([part.meet(Span(lo, hi)) for part in parts], sliding(1, lo, 1))
+        same = redistribute(x, like.division)
+        pieces.append(same.exchange(axis, wanted).fetch(same.local))
     return Divided(torch.cat(pieces, axis), shape, like.division)
-
-
-def _whole_piece(x: Tensor, axis: int, own: Span, like: Divided) -> Tensor:
-    """Return some rows of a whole tensor, divided along the other divided axes."""
-    part = shared(x, like.division)
-    for at, owners in like.division.axes:
-        part = part.narrow(at, own.lo, own.size) if at == axis else owners.cut(part, at)
-    return part
 
 
 @handles("stack")
@@ -92,9 +78,9 @@ def _rolled(x: Divided, axis: int, shift: int) -> Divided:
     """Return a tensor whose rows are moved up along a divided axis; the last rows come first."""
     size, pieces = x.shape[axis], []
     for lo, hi, moved in ((0, shift, size - shift), (shift, size, -shift)):
-        wanted = [part.meet(Span(lo, hi)) for part in x.parts(axis)]
-        spans = [span.moved(moved) if span.size else EMPTY for span in wanted]
-        pieces.append(x.exchange(axis, spans).fetch(x.local))
+        met = [part.meet(Span(lo, hi)) for part in x.parts(axis)]
+        wanted = windows_of(met, sliding(1, -moved, 1))
+        pieces.append(x.exchange(axis, wanted).fetch(x.local))
     return x.with_local(torch.cat(pieces, axis))
 
 
@@ -116,8 +102,6 @@ def _repeat_interleave(
     if not isinstance(repeats, int) or dim is None:
         raise refuse(function, "with these arguments is not in the table")
     axis = axis_of(x, dim)
-    if axis not in x.divided_axes:
-        return resized(x, x.local.repeat_interleave(repeats, axis))
     return matrix_product(x, axis, [[row] for row in range(x.shape[axis]) for _ in range(repeats)], None)
 
 

@@ -16,7 +16,7 @@ from mucudnn.torch.parallel.spatial.divided import Divided, handles
 from mucudnn.torch.parallel.spatial.exchange.exchange import connected_empty
 from mucudnn.torch.parallel.spatial.pending import note
 from mucudnn.torch.parallel.spatial.refusing import refuse
-from mucudnn.torch.windows.spans import EMPTY, Span, with_rows
+from mucudnn.torch.windows.spans import EMPTY, Span, sliding, windows_of, with_rows
 
 
 class Padded(Divided):
@@ -116,7 +116,7 @@ def _padded(x: Divided, axis: int, around: tuple[int, int], mode: str, value: fl
     """Return a tensor padded on a divided axis."""
     size, owners = x.shape[axis], x.owners(axis)
     padded = size + sum(around)
-    wanted = [part.moved(-around[0]) if part.size else EMPTY for part in owners.parts(padded)]
+    wanted = windows_of(owners.parts(padded), sliding(1, around[0], 1))
     shape = with_rows(x.shape, axis, padded)
     if mode == "constant":
         return x.with_local(x.exchange(axis, wanted).fetch(x.local, value), shape)

@@ -1,12 +1,12 @@
 """Functions that move, add, remove, merge and split axes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from mucudnn.errors import UsageError
-from mucudnn.torch.parallel.spatial.border import gather, redistribute, without_axes
-from mucudnn.torch.parallel.spatial.divided import Divided, Division, axis_of, handles
-from mucudnn.torch.parallel.spatial.exchange.exchange import Exchange, Owners
+from mucudnn.torch.parallel.spatial.border import gather, redistribute
+from mucudnn.torch.parallel.spatial.divided import Divided, axis_of, handles
+from mucudnn.torch.parallel.spatial.exchange.exchange import Exchange
 from mucudnn.torch.parallel.spatial.refusing import refuse
 from mucudnn.torch.windows.spans import Span, product
 
@@ -63,13 +63,8 @@ def _unsqueeze(function: Any, x: Divided, dim: int) -> Divided:
 @handles("squeeze")
 def _squeeze(function: Any, x: Divided, dim: Any = None) -> Any:
     axes = range(x.dim()) if dim is None else dim if isinstance(dim, Sequence) else [dim]
-    gone = [axis for axis in (axis_of(x, a) for a in axes) if x.shape[axis] == 1]
-    names = [owners.name for axis, owners in x.division.axes if axis in gone]
-    if names:
-        x = gather(x, names)
-    if not isinstance(x, Divided):
-        return x.squeeze(gone)
-    return without_axes(x, x.local.squeeze(gone), gone, keepdim=False)
+    named = [axis_of(x, axis) for axis in axes]
+    return reshaped(x, [n for axis, n in enumerate(x.shape) if n != 1 or axis not in named])
 
 
 @handles("flatten")
@@ -127,79 +122,56 @@ def _groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[range, ra
 def reshaped(x: Divided, shape: list[int]) -> Any:
     """Return a tensor of another shape, divided along an axis of each group that had a divided axis.
 
-    Axes that are merged or split form a group. If a divided axis comes first in its group, the rows of its
-    parts are consecutive elements of the group, and move only as far as the parts of the first axis of the
-    result require. Any other divided axis is gathered before. `_best_axis` says which axis is divided in the
-    end. The result stays whole if it has only samples and features, as where a classifier begins.
+    Axes that are merged or split form a group. Its division moves to its first axis, so that parts are
+    consecutive elements, which move only as far as the parts of the first axis of the result require.
+    `_best_axis` says which axis is divided in the end. A second division of a group is gathered. If axes are
+    merged into the features of samples, as where a classifier begins, the result is whole.
     """
     if not x.numel():
         return gather(x).reshape(shape)
-    original = x.division
-    wanted: dict[str, int | None] = {}  # the axis of the result for each dimension of the mesh
-    flat: dict[Owners, tuple[range, range]] = {}  # groups whose divided axis comes first
-    for before, after in _groups(x.shape, shape):
-        first = next((axis for axis in before if x.shape[axis] > 1), None)
-        for axis, owners in original.axes:
-            if axis in before:
-                wanted[owners.name] = _best_axis(shape, after, owners.ranks)
-                if axis == first:
-                    flat[owners] = before, after
-    others = [owners.name for _, owners in original.axes if owners not in flat]
-    y = gather(x, others) if others else x
-    result = _regrouped(y, shape, flat) if isinstance(y, Divided) else y.reshape(shape)
-    now = result.division.by_name if isinstance(result, Divided) else {}
-    if len(shape) < 3 or len(set(wanted.values())) < len(wanted) or None in wanted.values():
-        return result
-    axes = {name: axis for name, axis in wanted.items() if axis is not None}
-    return result if axes == now else redistribute(result, _moved(original, axes))
+    groups = _groups(x.shape, shape)
+    first: dict[str, int] = {}  # the axis of the tensor for each dimension of the mesh
+    best: dict[str, int] = {}  # the axis of the result
+    for axis, owners in x.division.axes:
+        before, after = next(group for group in groups if axis in group[0])
+        axes = [a for a in before if x.shape[a] > 1]
+        is_kept = axes and (axes[0] in x.divided_axes or (len(shape), after.start) != (2, 1))
+        if is_kept and axes[0] not in first.values():
+            first[owners.name], best[owners.name] = axes[0], _best_axis(shape, after, owners.ranks)
+    if not first:
+        return gather(x).reshape(shape)
+    y = _regrouped(redistribute(x, x.division.along(first)), shape, groups)
+    return redistribute(y, x.division.along(best))
 
 
-def _best_axis(shape: Sequence[int], after: range, ranks: int) -> int | None:
+def _best_axis(shape: Sequence[int], after: range, ranks: int) -> int:
     """Return the axis of a group to divide: the first, if it has a row for each rank, else the longest.
 
     A sequence that becomes a video again is divided along its longest axis. Its frames come first, but are
     few, and a rank with few of them fetches more rows than it has.
     """
     axes = [axis for axis in after if shape[axis] > 1]
-    if not axes or (len(axes) < 3 and shape[axes[0]] >= ranks):
-        return axes[0] if axes else None
+    if len(axes) < 3 and shape[axes[0]] >= ranks:
+        return axes[0]
     longest = max(shape[axis] for axis in axes)
     return next(axis for axis in axes if shape[axis] == longest)
 
 
-def _moved(division: Division, axes: dict[str, int]) -> Division:
-    """Return the division over named dimensions of the mesh, along other axes."""
-    kept = division.keeping(list(axes))
-    return kept.on_axes([axes[name] for name in kept.by_name])
-
-
-def _regrouped(x: Divided, shape: list[int], flat: Mapping[Owners, tuple[range, range]]) -> Divided:
+def _regrouped(x: Divided, shape: list[int], groups: Sequence[tuple[range, range]]) -> Divided:
     """Return a tensor of another shape whose divided axes come first in their groups."""
-    of_group = {after.start: (owners, before, after) for owners, (before, after) in flat.items()}
-    local_shape, moves, axis = [], [], 0
-    while axis < len(shape):
-        if axis not in of_group:
-            local_shape.append(shape[axis])
-            axis += 1
-            continue
-        owners, before, after = of_group[axis]
-        local_shape.append(product([x.local.size(a) for a in before]))
-        moves.append((len(local_shape) - 1, owners, before, after))
-        axis = after.stop
-    local = x.local.reshape(local_shape)
-    final: list[int] = list(local_shape)
-    axes = {}
-    for at, owners, before, after in reversed(moves):
-        first = next(a for a in before if x.shape[a] > 1)
-        to = next(a for a in after if shape[a] > 1)
-        inner, outer = product(x.shape[first + 1 : before.stop]), product(shape[to + 1 : after.stop])
-        own, wanted = owners.parts(x.shape[first]), owners.parts(shape[to])
-        exchange = Exchange(
-            at, tuple(Span(s.lo * inner, s.hi * inner) for s in own),
-            tuple(Span(s.lo * outer, s.hi * outer) for s in wanted), owners,
-        )  # fmt: skip
-        local = exchange.fetch(local)
-        rows = wanted[owners.rank].size
-        final[at : at + 1] = [rows if a == to else shape[a] for a in after]
-        axes[owners.name] = to
-    return Divided(local.reshape(final), shape, _moved(x.division, axes))
+    local = x.local.reshape([product([x.local.size(axis) for axis in before]) for before, _ in groups])
+    final, axes = list(shape), {}
+    for at, (before, after) in enumerate(groups):
+        for axis, owners in x.division.axes:
+            if axis in before:
+                to = next(a for a in after if shape[a] > 1)
+                own, wanted = (
+                    tuple(Span(rows.lo * inner, rows.hi * inner) for rows in owners.parts(size))
+                    for size, inner in (
+                        (x.shape[axis], product(x.shape[axis + 1 : before.stop])),
+                        (shape[to], product(shape[to + 1 : after.stop])),
+                    )
+                )
+                local = Exchange(at, own, wanted, owners).fetch(local)
+                final[to], axes[owners.name] = owners.own(shape[to]).size, to
+    return Divided(local.reshape(final), shape, x.division.along(axes))

@@ -12,7 +12,7 @@ from mucudnn.torch.parallel.spatial.divided import Divided, axes_of, axis_of, ha
 from mucudnn.torch.parallel.spatial.exchange.exchange import Exchange, connected_empty
 from mucudnn.torch.parallel.spatial.functions.whole_axes import along_axes
 from mucudnn.torch.parallel.spatial.refusing import refuse
-from mucudnn.torch.windows.spans import Span, parts, product
+from mucudnn.torch.windows.spans import product
 
 
 def _is_local(x: Divided, axes: Sequence[int]) -> bool:
@@ -41,8 +41,7 @@ def _extreme(function: Any, x: Divided, *rest: Any, **kwargs: Any) -> Any:
         local = reduce(local, axes, keepdim=True)
     for axis, owners in x.division.axes:
         if axis in axes:  # each owner's extreme is a row of a tensor with a row for each rank
-            every = (Span(0, owners.ranks),) * owners.ranks
-            local = Exchange(axis, parts(owners.ranks, owners.ranks), every, owners).fetch(local)
+            local = Exchange.of_all_rows(axis, owners.ranks, owners).fetch(local)
             local = reduce(local, axis, keepdim=True)
     if not keepdim:
         local = local.reshape([n for axis, n in enumerate(local.shape) if axis not in axes])

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from mucudnn.plans.devices.spatial_plan import SpatialLayer, SpatialStage
-from mucudnn.torch.parallel.spatial.border import divide_further, redivide
+from mucudnn.torch.parallel.spatial.border import redivide
 from mucudnn.torch.parallel.spatial.divided import Divided, Division, logical_tensors
 
 
@@ -65,6 +65,4 @@ def divided_over(x: Any, division: Division, names: Sequence[str]) -> Any:
         axis >= x.dim() or x.shape[axis] < owners.ranks or axis in own.values() for axis, owners in missing
     ):
         return x
-    if isinstance(x, Divided):
-        return divide_further(x, kept) if own.items() <= kept.by_name.items() else x
-    return redivide(x, kept)
+    return redivide(x, kept) if own.items() <= kept.by_name.items() else x
