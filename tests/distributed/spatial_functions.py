@@ -239,6 +239,9 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "causal attention": lambda x: _attention(x, is_causal=True),
     "masked attention": lambda x: _attention(x, attn_mask=_weights(42, 42)),
     "attention with dropout": lambda x: _attention(x, dropout_p=1e-13),
+    "attention of pooled queries": lambda x: F.scaled_dot_product_attention(
+        _heads(x).unflatten(2, (6, -1)).amax(2), _heads(x), _heads(x)
+    ),
     "attention of wide tokens": lambda x: _by_hand(x[..., :2].repeat(1, 8, 1, 1)),
     "multi-head attention": lambda x: _multi_head(x, need_weights=False),
     "multi-head attention with weights": lambda x: _multi_head(

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
 
-from mucudnn.torch.parallel.spatial.border import matching_part, redistribute, shared
-from mucudnn.torch.parallel.spatial.divided import Divided, Division, handles
+from mucudnn.torch.parallel.spatial.border import matching_part, operand
+from mucudnn.torch.parallel.spatial.divided import Divided, handles
 from mucudnn.torch.parallel.spatial.refusing import refuse
 
 
@@ -22,28 +22,30 @@ def _attention(
 ) -> Any:  # fmt: skip
     """Return attention of the rank's own queries; keys and values of a divided sequence are gathered."""
     tensors = (query, key, value)
+    divided = [x for x in tensors if isinstance(x, Divided)]
     axes, same = query.dim() - 1, query.dim() - (3 if enable_gqa else 2)
-    if any(x.dim() != query.dim() or x.shape[:same] != query.shape[:same] for x in tensors) or any(
-        isinstance(x, Divided) and (axes in x.divided_axes or (enable_gqa and axes - 2 in x.divided_axes))
-        for x in tensors
+    if (
+        not divided
+        or any(x.dim() != query.dim() or x.shape[:same] != query.shape[:same] for x in tensors)
+        or any({axes, axes - 2 if enable_gqa else axes} & {*x.divided_axes} for x in divided)
     ):
         raise refuse(function, "with these arguments is not in the table")
     if dropout_p:
         if is_causal or enable_gqa:
             raise refuse(function, "with dropout and these arguments is not in the table")
         return _weights(query, key, attn_mask, dropout_p, scale) @ value
-    home = query if isinstance(query, Divided) else _samples_only(function, tensors)
-    shared_by_all = [name for name, axis in home.division.by_name.items() if axis < axes - 1]
-    others = home.division.keeping(shared_by_all)
-    q = query.local if isinstance(query, Divided) else redistribute(query, others).local
-    k, v = (_keys(x, others, home.division) for x in (key, value))
+    division = divided[0].division
+    own = division.by_name
+    q = operand(query, own, division)
+    samples_and_heads = {name: axis for name, axis in own.items() if axis < axes - 1}
+    k, v = (operand(x, samples_and_heads, division) for x in (key, value))
     scores = (*query.shape[:-1], key.shape[-2])
     if is_causal:
         attn_mask = torch.ones(scores[-2:], dtype=torch.bool, device=q.device).tril()
     if attn_mask is not None:
-        attn_mask = matching_part(attn_mask, scores, home.division)
+        attn_mask = matching_part(attn_mask, scores, division)
     local = function(q, k, v, attn_mask, scale=scale, enable_gqa=enable_gqa)
-    return Divided(local, [*query.shape[:-1], value.shape[-1]], home.division)
+    return Divided(local, [*query.shape[:-1], value.shape[-1]], division)
 
 
 def _weights(query: Any, key: Any, mask: Any, dropout_p: float, scale: float | None = None) -> Any:
@@ -53,25 +55,6 @@ def _weights(query: Any, key: Any, mask: Any, dropout_p: float, scale: float | N
         scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
     weights = scores.softmax(-1)
     return F.dropout(weights, dropout_p) if dropout_p else weights
-
-
-def _samples_only(function: Any, tensors: tuple[Any, ...]) -> Divided:
-    """Return the first divided tensor, if it is divided along samples and heads alone."""
-    home = next((x for x in tensors if isinstance(x, Divided)), None)
-    if home is None or any(axis >= home.dim() - 2 for axis in home.divided_axes):
-        raise refuse(function, "with whole queries is not in the table")
-    return home
-
-
-def _keys(x: Any, others: Division, all_axes: Division) -> Tensor:
-    """Return keys or values with the whole sequence, divided along samples and heads as the queries are."""
-    if isinstance(x, Divided):
-        x = redistribute(x, others) if others.axes else x.gather()
-        return x.local if isinstance(x, Divided) else x
-    part = shared(x, all_axes)
-    for axis, owners in others.axes:
-        part = owners.cut(part, axis)
-    return part
 
 
 @handles(F.multi_head_attention_forward)
