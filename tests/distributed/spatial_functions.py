@@ -175,6 +175,9 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "stacked": lambda x: torch.stack([x, x * 2], 2).flatten(1, 2),
     "joined": lambda x: torch.cat([x[:, :, -2:], x, x.exp()], 2),
     "joined with a whole tensor": lambda x: torch.cat([_weights(2, 4, 2, 6), x], 2),
+    "unfolded": lambda x: x.unfold(2, 3, 2).unfold(-2, 4, 1),
+    "blocks": lambda x: F.unfold(x, (3, 2), (2, 1), (1, 2), (1, 2)).sin(),
+    "few blocks": lambda x: F.unfold(x[0], (4, 5), stride=3).sin(),
     "split": lambda x: torch.cat(x.split([3, 1, 3], 2)[::-1], 2),
     "largest with their places": lambda x: sum(F.max_pool2d(x, (3, 2), (2, 1), 1, return_indices=True)),
     "unpooled": lambda x: F.max_unpool2d(

@@ -13,7 +13,7 @@ from mucudnn.torch.parallel.spatial.divided import Divided, axis_of, handles
 from mucudnn.torch.parallel.spatial.functions.shapes import new_axis
 from mucudnn.torch.parallel.spatial.functions.whole_axes import resized, whole_axis
 from mucudnn.torch.parallel.spatial.refusing import refuse
-from mucudnn.torch.windows.spans import Span, sliding, with_rows
+from mucudnn.torch.windows.spans import Span, for_each_axis, reach, sliding, with_rows
 
 
 @handles("narrow")
@@ -25,24 +25,21 @@ def _narrow(function: Any, x: Divided, dim: int, start: int, length: int) -> Div
 
 @handles("select")
 def _select(function: Any, x: Divided, dim: int, index: int) -> Any:
-    return without_axes(x, _row(x, axis_of(x, dim), index), [axis_of(x, dim)], keepdim=False)
+    axis = axis_of(x, dim)
+    if not -x.shape[axis] <= index < x.shape[axis]:
+        raise IndexError(f"index {index} is out of range for axis {axis} of {tuple(x.shape)}")
+    at = index % x.shape[axis]
+    if axis in x.divided_axes:  # all owners of the axis get the row
+        row = x.exchange(axis, (Span(at, at + 1),) * x.owners(axis).ranks).fetch(x.local).squeeze(axis)
+    else:
+        row = x.local.select(axis, at)
+    return without_axes(x, row, [axis], keepdim=False)
 
 
 @handles(Tensor.__iter__, "unbind")
 def _unbind(function: Any, x: Divided, dim: int = 0) -> Any:
     rows = tuple(_select(function, x, dim, i) for i in range(x.shape[axis_of(x, dim)]))
     return iter(rows) if function is Tensor.__iter__ else rows
-
-
-def _row(x: Divided, axis: int, index: int) -> Tensor:
-    """Return a row of this rank's part, without its axis. All owners of the axis get a row of theirs."""
-    if not -x.shape[axis] <= index < x.shape[axis]:
-        raise IndexError(f"index {index} is out of range for axis {axis} of {tuple(x.shape)}")
-    at = index % x.shape[axis]
-    if axis not in x.divided_axes:
-        return x.local.select(axis, at)
-    rows = (Span(at, at + 1),) * x.owners(axis).ranks
-    return x.exchange(axis, rows).fetch(x.local).squeeze(axis)
 
 
 def sliced(x: Divided, axis: int, cut: slice) -> Divided:
@@ -59,6 +56,28 @@ def sliced(x: Divided, axis: int, cut: slice) -> Divided:
     fetched = x.exchange_for(axis, rows, sliding(step, -lo, 1)).fetch(x.local)
     local = fetched[(slice(None),) * axis + (slice(None, None, step),)]
     return x.with_local(local, with_rows(x.shape, axis, rows))
+
+
+@handles(Tensor.unfold)
+def _unfold(function: Any, x: Divided, dimension: int, size: int, step: int) -> Divided:
+    axis = axis_of(x, dimension)
+    count = function(torch.empty(x.shape[axis], device="meta"), 0, size, step).size(0)
+    rows = x.exchange_for(axis, count, sliding(step, 0, size)).fetch(x.local)
+    local = function(rows, axis, size, step) if rows.size(axis) else rows[..., None].expand(*rows.shape, size)
+    return x.with_local(local, [*with_rows(x.shape, axis, count), size])
+
+
+@handles(F.unfold)
+def _unfold_blocks(
+    function: Any, input: Divided, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
+) -> Any:
+    rows, columns = for_each_axis(padding, 2)
+    x = F.pad(input, (columns, columns, rows, rows))
+    for size, space, step in zip(
+        *(for_each_axis(n, 2) for n in (kernel_size, dilation, stride)), strict=True
+    ):
+        x = x.unfold(-2, reach(size, space), step)[..., ::space]  # first the rows, then the columns
+    return x.movedim((-2, -1), (-4, -3)).flatten(-2).flatten(-4, -2)
 
 
 def _keys(x: Divided, key: Any, function: Any) -> list[Any]:
