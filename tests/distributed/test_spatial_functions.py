@@ -19,7 +19,7 @@ def test_the_gradient_of_a_normalized_sample_is_right_whatever_its_strides() -> 
     assert max(worlds.run(2, spatial_functions.error_of_a_normalized_sample)) < 1e-12
 
 
-def test_a_gathering_warns_once_with_the_layer_and_its_bytes() -> None:
-    for warned in worlds.run(2, spatial_functions.warned):
-        [text] = warned
-        assert "inner (Sorting) gathers 2,688 bytes on each rank for" in text
+def test_a_gathering_and_a_large_whole_product_warn_once_and_heads_do_not() -> None:
+    for gathered, product in worlds.run(2, spatial_functions.warned):
+        assert "inner (Sorting) gathers 2,688 bytes on each rank for" in gathered
+        assert "wide (Call) gathers 19,200 bytes on each rank for" in product

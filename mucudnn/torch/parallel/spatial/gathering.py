@@ -1,6 +1,7 @@
 """Functions that must see a whole sample: they run on gathered tensors, and their results are divided again.
 
-A warning names each such layer once, because every rank then does the work of all.
+A warning names each such layer once, because every rank then does the work of all. Other functions `note` a
+result that takes more of a rank's memory than its part of the input did.
 """
 
 import sys

@@ -16,6 +16,7 @@ from mucudnn.errors import UsageError
 from mucudnn.torch.parallel.spatial.border import operand
 from mucudnn.torch.parallel.spatial.divided import Divided, handles
 from mucudnn.torch.parallel.spatial.exchange.exchange import add_up
+from mucudnn.torch.parallel.spatial.gathering import note
 from mucudnn.torch.parallel.spatial.refusing import refuse
 
 
@@ -46,6 +47,8 @@ def contract(
     local = run(*parts)
     local = add_up(local, [owners.group for label, owners in divided if label not in output])
     kept = {owners.name: output.index(label) for label, owners in divided if label in output}
+    if len(kept) < len(divided) and local.numel() * guide.division.ranks > guide.numel():
+        note(function, [local], "it sums over a divided axis, and its result is larger than a part")
     if not kept:
         return local
     return Divided(local, [sizes[label] for label in output], guide.division.along(kept))

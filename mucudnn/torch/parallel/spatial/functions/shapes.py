@@ -3,10 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
+from torch import Tensor
+
 from mucudnn.errors import UsageError
 from mucudnn.torch.parallel.spatial.border import gather, redistribute
 from mucudnn.torch.parallel.spatial.divided import Divided, axis_of, handles
 from mucudnn.torch.parallel.spatial.exchange.exchange import Exchange
+from mucudnn.torch.parallel.spatial.gathering import note
 from mucudnn.torch.parallel.spatial.refusing import refuse
 from mucudnn.torch.windows.spans import Span, product
 
@@ -129,18 +132,22 @@ def reshaped(x: Divided, shape: list[int]) -> Any:
     """
     if not x.numel():
         return gather(x).reshape(shape)
-    groups = _groups(x.shape, shape)
+    groups, is_gathered = _groups(x.shape, shape), False
     first: dict[str, int] = {}  # the axis of the tensor for each dimension of the mesh
     best: dict[str, int] = {}  # the axis of the result
     for axis, owners in x.division.axes:
         before, after = next(group for group in groups if axis in group[0])
         axes = [a for a in before if x.shape[a] > 1]
-        is_kept = axes and (axes[0] in x.divided_axes or (len(shape), after.start) != (2, 1))
-        if is_kept and axes[0] not in first.values():
-            first[owners.name], best[owners.name] = axes[0], _best_axis(shape, after, owners.ranks)
+        if axes and (axes[0] in x.divided_axes or (len(shape), after.start) != (2, 1)):
+            if axes[0] in first.values():
+                is_gathered = True
+            else:
+                first[owners.name], best[owners.name] = axes[0], _best_axis(shape, after, owners.ranks)
     if not first:
         return gather(x).reshape(shape)
     y = _regrouped(redistribute(x, x.division.along(first)), shape, groups)
+    if is_gathered:
+        note(Tensor.reshape, [y.local], "it merges two divided axes, of which only the first stays divided")
     return redistribute(y, x.division.along(best))
 
 
