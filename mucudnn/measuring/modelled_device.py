@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 
 from mucudnn._native import Problem
@@ -29,7 +30,7 @@ EFFICIENCY = 0.5  # the share of the peak that matrix products reach
 CONTEXT = 848 * 2**20
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ModelledDevice:
     """A device's speed, in operations and bytes per second, and its memory.
 
@@ -93,7 +94,12 @@ def device_like(gpu: str) -> ModelledDevice:
 
 def modelled_configurations(device: ModelledDevice, kernel: Kernel, policy: str) -> tuple[Configuration, ...]:
     """Return a kernel's desirable set at the micro-batch sizes of a policy."""
-    sizes = usable_sizes(policy, kernel)
+    # All passes of a problem are modelled alike.
+    return _find_desirable(device, replace(kernel, pass_="forward"), *usable_sizes(policy, kernel))
+
+
+@lru_cache(1024)
+def _find_desirable(device: ModelledDevice, kernel: Kernel, *sizes: int) -> tuple[Configuration, ...]:
     measured = [part for size in sizes for part in modelled_algorithms(device, kernel, size)]
     return tuple(desirable_set(measured, kernel.mini_batch))
 

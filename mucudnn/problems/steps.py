@@ -1,6 +1,7 @@
 """Tensors, and the steps that read, write and save them."""
 
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -102,7 +103,7 @@ def check_name(noun: str, name: object) -> None:
         raise ArgumentTypeError(f"the name of a {noun} is {shown(name)}, not a text")
     if not name:
         raise UsageError(f"a {noun} has an empty name")
-    if any("\ud800" <= character <= "\udfff" for character in name):
+    if re.search("[\ud800-\udfff]", name):
         raise UsageError(f"the name of a {noun} is {shown(name)}, which has half of a surrogate pair")
 
 

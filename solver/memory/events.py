@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import accumulate
 
 from .copies import Copy, Link
 
@@ -69,6 +70,7 @@ def run_events(
     out_size = in_size = lingering = step = 0
     now, is_running = 0.0, False
     compute_end = out_end = in_end = math.inf
+    later = list(accumulate(times[:0:-1], initial=0.0))[::-1]  # the time of all steps after each
     while step < steps:
         if (
             not is_running
@@ -78,6 +80,8 @@ def run_events(
         ):
             is_running = True
             compute_end = now + times[step]
+            if compute_end + later[step] >= faster_than:
+                return math.inf
             if recorder:
                 recorder.start_step(now)
         if outgoing < 0 and waiting and scanned < step:

@@ -35,10 +35,9 @@ class _Block:
     after: "_Block | None" = None
     is_free: bool = True
 
-    @property
-    def order(self) -> tuple[int, int, int]:
-        """The order in which free blocks are tried: the best fit, then the lowest address."""
-        return self.size, self.segment, self.offset
+
+_Free: TypeAlias = tuple[int, int, int, _Block]
+"""A free block after its size, segment and offset: the best fit at the lowest address comes first."""
 
 
 class _Allocator:
@@ -52,7 +51,7 @@ class _Allocator:
         self.most = 0
         self._limit = limit
         self._held = self._segments = 0
-        self._free: dict[bool, list[_Block]] = {True: [], False: []}
+        self._free: dict[bool, list[_Free]] = {True: [], False: []}
         self._blocks: dict[Hashable, _Block] = {}
 
     def run(self, events: Iterable[Event]) -> None:
@@ -66,8 +65,8 @@ class _Allocator:
     def _allocate(self, size: int) -> _Block:
         is_small = size <= _SMALL
         pool = self._free[is_small]
-        place = bisect.bisect_left(pool, size, key=lambda block: block.size)
-        block = pool.pop(place) if place < len(pool) else self._take_segment(size, is_small)
+        place = bisect.bisect_left(pool, (size,))
+        block = pool.pop(place)[-1] if place < len(pool) else self._take_segment(size, is_small)
         block.is_free = False
         rest = block.size - size
         if rest >= ALIGNMENT if is_small else rest > _SMALL:
@@ -92,8 +91,8 @@ class _Allocator:
 
     def _return_segments(self) -> None:
         for pool in self._free.values():
-            self._held -= sum(block.size for block in pool if block.before is block.after is None)
-            pool[:] = [block for block in pool if block.before or block.after]
+            self._held -= sum(size for size, _, _, block in pool if block.before is block.after is None)
+            pool[:] = [free for free in pool if free[-1].before or free[-1].after]
 
     def _release(self, block: _Block) -> None:
         block.is_free = True
@@ -106,11 +105,11 @@ class _Allocator:
         self._insert(block)
 
     def _insert(self, block: _Block) -> None:
-        bisect.insort(self._free[block.is_small], block, key=lambda free: free.order)
+        bisect.insort(self._free[block.is_small], (block.size, block.segment, block.offset, block))
 
     def _remove(self, block: _Block) -> None:
         pool = self._free[block.is_small]
-        del pool[bisect.bisect_left(pool, block.order, key=lambda free: free.order)]
+        del pool[bisect.bisect_left(pool, (block.size, block.segment, block.offset))]
 
 
 def _join(first: _Block, second: _Block) -> _Block:

@@ -31,11 +31,12 @@ def model_costs(
     kernel's configurations are undivided.
     """
     kernels = network.kernels()
-    policy = DIVIDED if divide else "undivided"
+    undivided = {kernel: modelled_configurations(device, kernel, "undivided") for kernel in kernels}
+    divided = {kernel: modelled_configurations(device, kernel, DIVIDED) for kernel in kernels if divide}
     return Costs(
         device.name,
-        {kernel: modelled_configurations(device, kernel, policy) for kernel in kernels},
-        {kernel: modelled_configurations(device, kernel, "undivided")[-1] for kernel in kernels},
+        undivided | divided,
+        {kernel: configurations[-1] for kernel, configurations in undivided.items()},
         lambda flops, traffic, data_type: modelled_ms(device, flops, traffic, data_type),
         device.link_of(bandwidth),
         {

@@ -135,6 +135,8 @@ def largest_batch(
     at = extrapolate(near.network, far.network)
     # Without `at` the steps of the model depend on the batch.
     guess = largest(need_of_batch if at is None else lambda size: need(near, at(size)), limit)
+    if guess and at is not None and trace(of_batch(guess), 0).network == at(guess):
+        return guess
     return search(lambda size: need_of_batch(size) <= limit, guess)
 
 
