@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from mucudnn.errors import MucudnnError
-from mucudnn.torch.pipeline import BidirectionalPipeline
+from mucudnn.torch.pipeline import BidirectionalPipeline, Split, split
 
 WIDTH = 6
 mse_loss = nn.functional.mse_loss
@@ -49,6 +49,11 @@ class Meet(Layer):
 def make_stages(depth: int) -> list[nn.Module]:
     torch.manual_seed(depth)
     return [stage.double() for stage in (Fork(), *(Join() for _ in range(depth - 2)), Meet())]
+
+
+def cut_by_split(depth: int) -> Split:
+    layers = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(2 * depth))).double()
+    return split(layers, stages=depth, example_input=torch.zeros(16, WIDTH, dtype=torch.float64))
 
 
 def run(stages: Iterable[nn.Module], value: Any) -> Any:
@@ -95,8 +100,8 @@ def error_of(depth: int, change: str) -> str:
         elif change == "targets":
             y = y[:6]
         elif change == "memory":
-            BidirectionalPipeline(stages, mesh, mse_loss, "auto", example=x, memory="100B")
-        elif change == "example":
+            BidirectionalPipeline(cut_by_split(depth), mesh, mse_loss, "auto", memory="100B")
+        elif change == "costs":
             BidirectionalPipeline(stages, mesh, mse_loss, "auto")
         BidirectionalPipeline(stages, mesh, mse_loss, schedule, replications).step(x, y)
     except (MucudnnError, TypeError) as error:
@@ -122,38 +127,19 @@ def fail_to_start(depth: int) -> str:
     return "no error"
 
 
-def built(depth: int) -> list[int]:
-    """Return the stages that functions built on this rank, without those on the meta device."""
-    mesh = make_mesh(depth)
-    calls: list[int] = []
-
-    def builder(number: int) -> Any:
-        def build() -> nn.Module:
-            stage = [Fork, *([Join] * (depth - 2)), Meet][number]()
-            if not next(stage.parameters()).is_meta:
-                calls.append(number)
-            return stage.double()
-
-        return build
-
-    (x, y) = mini_batches(1, 8)[0]
-    BidirectionalPipeline([builder(i) for i in range(depth)], mesh, mse_loss, "gems").step(x, y)
-    return calls
-
-
 def choose(depth: int) -> tuple[str, str]:
     """Return the schedules that "auto" takes with unlimited memory and with the least sufficient memory."""
     mesh = make_mesh(depth)
     (x, y) = mini_batches(1, 64)[0]
     names = []
     for memory in (None, "least"):
-        stages = make_stages(depth)
+        stages = cut_by_split(depth)
         if memory == "least":
             try:
-                BidirectionalPipeline(stages, mesh, mse_loss, "auto", 2, example=x, memory="1B")
+                BidirectionalPipeline(stages, mesh, mse_loss, "auto", 2, memory="1B")
             except MucudnnError as error:
                 memory = str(error).rpartition("the least is ")[2].split()[0]
-        pipeline = BidirectionalPipeline(stages, mesh, mse_loss, "auto", 2, example=x, memory=memory)
+        pipeline = BidirectionalPipeline(stages, mesh, mse_loss, "auto", 2, memory=memory)
         assert pipeline.timeline is not None
         assert pipeline.timeline.schedule == pipeline.schedule
         pipeline.step(x, y)

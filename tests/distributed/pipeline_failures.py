@@ -8,8 +8,8 @@ from typing import Any
 import pipeline_cases
 import torch
 from pipeline_cases import WIDTH
-from pipeline_stages import Stage, autocast, loss, three
-from torch import Tensor, nn
+from pipeline_stages import Stage, loss, three
+from torch import Tensor
 
 from mucudnn.errors import MucudnnError
 from mucudnn.torch.pipeline import BidirectionalPipeline
@@ -107,21 +107,6 @@ def give_another_batch() -> list[str]:
     return outcomes
 
 
-def fail_to_build() -> str:
-    """Let one rank fail as it builds its stage. Return the error."""
-
-    def build() -> nn.Module:
-        raise MemoryError("the stage is too large")
-
-    try:
-        BidirectionalPipeline(
-            [Stage(), build, Stage()], pipeline_cases.make_mesh(3), loss, "1f1b", timeout=60
-        )
-    except Exception as error:
-        return text_of(error)
-    return "no error"
-
-
 def stay_away() -> str:
     """Let one rank run no step. Return the error of the others."""
     mesh, outcome = pipeline_cases.make_mesh(3), "stayed away"
@@ -133,20 +118,3 @@ def stay_away() -> str:
             outcome = text_of(error)
     torch.distributed.barrier()
     return outcome
-
-
-def choose_under_autocast() -> tuple[set[torch.dtype], str]:
-    """Return the types of the inputs with which "auto" measures a stage, and the schedule that it chooses."""
-    seen = set()
-
-    class Seeing(Stage):
-        def forward(self, x: Tensor, *others: Tensor) -> Any:
-            seen.add(x.dtype)
-            return super().forward(x.relu_(), *others)
-
-    mesh = pipeline_cases.make_mesh(2, 2)
-    with autocast(True):
-        x = torch.randn(16, WIDTH)
-        pipeline = BidirectionalPipeline([Seeing(), Seeing()], mesh, loss, "auto", 2, example=x, timeout=60)
-        pipeline.step(x, x)
-    return seen, pipeline.schedule.name

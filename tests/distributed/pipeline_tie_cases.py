@@ -72,22 +72,6 @@ MODELS: dict[str, Callable[[int], list[nn.Module]]] = {
 }
 
 
-def builders(depth: int) -> list[Callable[[], nn.Module]]:
-    """Return functions that build the stages of `ends` around a layer that every rank has."""
-    whole = ends(depth)
-
-    def builder(stage: int) -> Callable[[], nn.Module]:
-        def build() -> nn.Module:
-            module = Stage(whole[0].first if stage in (0, depth - 1) else None).double()  # type: ignore[arg-type]
-            if not module.own.weight.is_meta:
-                module.own.load_state_dict(whole[stage].own.state_dict())  # type: ignore[union-attr]
-            return module
-
-        return build
-
-    return [builder(stage) for stage in range(depth)]
-
-
 def differing(mesh: DeviceMesh) -> list[nn.Module]:
     """Return stages without shared weights, of which each has its right values on its first owner alone."""
     stages = cases.make_stages(mesh.size(1))
@@ -107,8 +91,7 @@ def train(
     this rank's copies of the shared weight.
     """
     data = mesh.size(0)
-    example = torch.zeros(SAMPLES, WIDTH, dtype=torch.float64)  # "auto" measures with it
-    pipeline = BidirectionalPipeline(stages, mesh, mse_loss, schedule, replications, example=example)
+    pipeline = BidirectionalPipeline(stages, mesh, mse_loss, schedule, replications)
     parameters = list(dict.fromkeys(p for stage in whole for p in stage.parameters()))
     optimizers = [
         torch.optim.SGD(list(p), lr=0.3, momentum=0.5, weight_decay=0.1)
@@ -149,7 +132,6 @@ def train_all(schedule: str, depth: int, data: int, replications: int) -> dict[s
     for name, make in MODELS.items():
         stages = make(depth)
         results[name] = train(mesh, stages, copy.deepcopy(stages), schedule, replications)
-    results["builders"] = train(mesh, builders(depth), ends(depth), schedule, replications)
     results["not shared"] = train(mesh, differing(mesh), cases.make_stages(depth), schedule, replications)
     return results
 

@@ -152,7 +152,7 @@ def scale_together() -> tuple[list[float], list[bool], list[float]]:
     return scales, changed, distances
 
 
-def evaluate(schedule: str, depth: int, everywhere: bool) -> list[bool]:
+def evaluate(schedule: str, depth: int) -> list[bool]:
     """Compare evaluations between training steps. Return whether each gave outputs on this rank."""
     torch.manual_seed(3)
     stages = [
@@ -169,7 +169,7 @@ def evaluate(schedule: str, depth: int, everywhere: bool) -> list[bool]:
         undivided = copy.deepcopy(stages)
         for part in dist_gather(pipeline.state_dict()):
             nn.Sequential(*undivided).load_state_dict(part, strict=False)
-        output = pipeline.evaluate(x[:samples], everywhere=everywhere)
+        output = pipeline.evaluate(x[:samples])
         have_outputs.append(output is not None)
         if output is not None:
             assert not output.requires_grad
@@ -195,7 +195,7 @@ def evaluation_error(kind: str) -> str:
         [nn.Linear(WIDTH, WIDTH), Fails()], cases.make_mesh(2), mse_loss, "1f1b", timeout=60
     )
     try:
-        pipeline.evaluate(torch.randn(4, WIDTH), everywhere=True)
+        pipeline.evaluate(torch.randn(4, WIDTH))
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return "no error"

@@ -166,8 +166,9 @@ def train(name: str, schedule: str, depth: int) -> tuple[list[str], list[tuple[s
     for key, tensor in pipeline.state_dict().items():
         torch.testing.assert_close(tensor, state[key], rtol=1e-11, atol=1e-12)
     pipeline.load_state_dict(state)
-    output = pipeline.evaluate(inputs, everywhere=True)
-    torch.testing.assert_close(output, call(undivided.eval(), inputs), rtol=1e-12, atol=1e-13)
+    output = pipeline.evaluate(inputs)
+    if output is not None:
+        torch.testing.assert_close(output, call(undivided.eval(), inputs), rtol=1e-12, atol=1e-13)
     assert all(torch.equal(tensor, state[key]) for key, tensor in pipeline.state_dict().items())
     names: list[Any] = [None] * depth
     torch.distributed.all_gather_object(names, [part.split_operations[0].name for part in parts])
@@ -183,5 +184,6 @@ def train_from_meta(depth: int) -> None:
     parts[torch.distributed.get_rank()].to_empty(device="cpu")
     pipeline = BidirectionalPipeline(parts, cases.make_mesh(depth), loss, "1f1b")
     pipeline.load_state_dict(model.state_dict())
-    output = pipeline.evaluate(inputs, everywhere=True)
-    torch.testing.assert_close(output, model(inputs).detach(), rtol=1e-12, atol=1e-13)
+    output = pipeline.evaluate(inputs)
+    if output is not None:
+        torch.testing.assert_close(output, model(inputs).detach(), rtol=1e-12, atol=1e-13)

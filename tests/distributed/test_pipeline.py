@@ -20,9 +20,9 @@ import worlds
         ("targets", "UsageError: the inputs and targets have different numbers of samples: [6, 8]"),
         ("schedule", "UsageError: there is no schedule 'zigzag': give auto, layers, gems"),
         ("replications", "UsageError: replications is 0, must be at least 1"),
-        ("meta", "is on the meta device, and this rank holds it: give a function that builds the stage"),
+        ("meta", "is on the meta device, and this rank holds it: make it real"),
         ("memory", "NothingFitsError: no schedule of 2 stages fits 100 bytes on each rank"),
-        ("example", 'UsageError: schedule="auto" measures the stages: give it an example mini-batch'),
+        ("costs", 'UsageError: schedule="auto" needs the costs that split measures: name a schedule'),
     ],
 )
 def test_a_wrong_argument_is_an_error_on_every_rank(change: str, message: str) -> None:
@@ -36,10 +36,6 @@ def test_a_message_that_cannot_even_start_is_an_error_that_names_it() -> None:
     assert last.startswith("rank 1 of the pipeline waited for the forward of micro-batch 0")
     assert "another rank has failed or stopped (Connection closed by peer)" in first
     assert "another rank has failed or stopped (" in last
-
-
-def test_a_stage_that_a_function_builds_is_built_only_where_it_is_held() -> None:
-    assert worlds.run(3, cases.built, 3) == [[0, 2], [1], [2, 0]]
 
 
 def test_auto_takes_the_fastest_schedule_that_fits_and_all_ranks_agree() -> None:

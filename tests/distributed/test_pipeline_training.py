@@ -29,13 +29,13 @@ def test_all_ranks_skip_a_step_if_the_gradients_of_one_rank_overflow() -> None:
         assert max(distances) <= 1e-14
 
 
-@pytest.mark.parametrize(("schedule", "everywhere"), [("gems", False), ("1f1b", True)])
+@pytest.mark.parametrize("schedule", ["gems", "1f1b"])
 def test_an_evaluation_has_the_outputs_of_the_undivided_model_and_changes_nothing(
-    schedule: str, everywhere: bool
+    schedule: str,
 ) -> None:
-    first, *_, last = worlds.run(3, training.evaluate, schedule, 3, everywhere)
+    first, *_, last = worlds.run(3, training.evaluate, schedule, 3)
     assert all(last)
-    assert all(output == everywhere for output in first)
+    assert not any(first)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from mucudnn.solver.devices.schedules import Schedule
 from mucudnn.torch.parallel.pipeline.agreement import Agreement
-from mucudnn.torch.parallel.pipeline.ties import Place, StageSource, agree_on_ties
+from mucudnn.torch.parallel.pipeline.ties import Place, agree_on_ties
 from mucudnn.torch.parallel.ranks import make_group, naming
 
 _EXCHANGED = "this rank exchanged weights or gradients with the ranks of the pipelines"
@@ -28,7 +28,7 @@ class Reduction:
         schedule: the schedule.
         pipes: the global ranks of each pipeline, by stage; the same on every process.
         modules: the stages that this rank holds, {(stage, replica): module}.
-        sources: all stages.
+        stages: all stages.
         device: where sums over the ranks are computed.
         agreement: the connection to all ranks.
         timeout: how long to wait for other ranks.
@@ -40,14 +40,14 @@ class Reduction:
     schedule: Schedule
     pipes: Sequence[Sequence[int]]
     modules: Mapping[tuple[int, int], nn.Module]
-    sources: Sequence[StageSource]
+    stages: Sequence[nn.Module]
     device: torch.device
     agreement: Agreement
     timeout: timedelta
 
     def __post_init__(self) -> None:
         self._stages = {stage: module for (stage, _), module in sorted(self.modules.items())}
-        self._ties = agree_on_ties(self.sources, self._stages, self.agreement)
+        self._ties = agree_on_ties(self.stages, self.agreement)
         self._groups = self._make_groups()
 
     @torch.no_grad()

@@ -19,11 +19,10 @@ from mucudnn.torch.parallel.pipeline.arguments import Arguments, divide, join
 from mucudnn.torch.parallel.pipeline.gradients import Reduction
 from mucudnn.torch.parallel.pipeline.losses import Loss, MiniBatchLoss, check_parameters
 from mucudnn.torch.parallel.pipeline.mini_batch import MiniBatch
-from mucudnn.torch.parallel.pipeline.splitting import merge_stages
-from mucudnn.torch.parallel.pipeline.stages import in_mode, measure_stage, unchanged
-from mucudnn.torch.parallel.pipeline.ties import StageSource
+from mucudnn.torch.parallel.pipeline.splitting import Split, merge_stages
+from mucudnn.torch.parallel.pipeline.stages import in_mode
 from mucudnn.torch.parallel.pipeline.transfers import Transfers
-from mucudnn.torch.parallel.ranks import make_group, naming
+from mucudnn.torch.parallel.ranks import make_group
 
 
 class BidirectionalPipeline:
@@ -35,18 +34,16 @@ class BidirectionalPipeline:
 
     Args:
         stages: the whole model, cut into as many modules as the mesh's dimension "pipe" has ranks, and the
-            same on every rank. A stage that does not fit everywhere may be a function that builds it, which
-            the ranks that hold the stage call, and the others too, on the meta device. Stages pass a tensor,
+            same on every rank. A stage may be on the meta device where it is not held. Stages pass a tensor,
             a tuple of tensors, which are arguments of the next stage by position, or a dict, by name.
         mesh: a mesh with the dimension "pipe" and, with data parallelism, "data".
         loss: a function of the last stage's output and of the targets of the same samples. It returns the
             mean over the samples, or (sum, weight) if their weights differ.
         schedule: "gems", "1f1b", "1f1b, recompute", "gpipe", "layers", "bidirectional", or "auto", which
-            takes the fastest of them in a simulation whose ranks stay within `memory`. With "gems" and
-            "bidirectional" each rank holds two stages.
+            takes the fastest of them in a simulation whose ranks stay within `memory`, by the costs of stages
+            that `split` cut. With "gems" and "bidirectional" each rank holds two stages.
         replications: half the number of micro-batches into which a mini-batch is divided. A mini-batch with
             fewer samples has as many micro-batches as samples.
-        example: inputs of one mini-batch, with which "auto" measures the stages.
         memory: the most bytes that "auto" may use on a rank; None for no limit.
         link: the connection between two ranks, for "auto".
         timeout: seconds to wait for another rank before an error.
@@ -66,20 +63,19 @@ class BidirectionalPipeline:
 
     def __init__(
         self,
-        stages: Sequence[StageSource],
+        stages: Sequence[nn.Module],
         mesh: DeviceMesh,
         loss: Loss,
         schedule: str = "auto",
         replications: int = 1,
         *,
-        example: Any = None,
         memory: int | str | None = None,
         link: PeerLink = INSTANT,
         timeout: float = 300.0,
     ) -> None:
         self._pipes = pipes = _check(stages, mesh, schedule, replications)
         check_parameters(loss)
-        self._loss, self._sources = loss, list(stages)
+        self._loss = loss
         self._micro_batches = 2 * replications
         self._device = torch.device(mesh.device_type)
         if mesh.device_type == "cuda":
@@ -92,24 +88,31 @@ class BidirectionalPipeline:
         # All processes make all groups, because new_group is a collective operation of the whole world.
         groups = [[make_group(row, limit) for _ in range(2)] for row in pipes]
         self._groups = groups[pipes.index(self._row)]
-        self._built: dict[int, nn.Module] = {}
         self.live = 0
         self.timeline: PipelineTimeline | None = None
         if schedule == "auto":
-            self.timeline = self._choose(example, memory, link)
+            if not isinstance(stages, Split):
+                raise UsageError('schedule="auto" needs the costs that split measures: name a schedule')
+            limit_of_rank = None if memory is None else bytes_of("memory", memory)
+            try:
+                self.timeline = choose_schedule(
+                    stages.costs, self._micro_batches, memory=limit_of_rank, link=link
+                )
+            except Infeasible as error:
+                raise NothingFitsError(str(error)) from None
             self.schedule = self.timeline.schedule
         else:
             self.schedule = SCHEDULES[schedule](len(stages), self._micro_batches)
         with self._agreement.together():
             # The middle rank of an odd number holds one stage for both replicas, which share its module.
             held = self.schedule.stages_of(self._rank)
-            self.modules = {(stage, replica): self._build(stage) for stage, replica in held}
+            self.modules = {(stage, replica): _check_real(stages, stage) for stage, replica in held}
         self.module = merge_stages({stage: module for (stage, _), module in self.modules.items()})
         self._reduction = Reduction(
             self.schedule,
             pipes,
             self.modules,
-            self._sources,
+            stages,
             self._device,
             self._agreement,
             limit,
@@ -168,7 +171,7 @@ class BidirectionalPipeline:
         return value.to(self._device)
 
     @torch.no_grad()
-    def evaluate(self, inputs: Any, *, everywhere: bool = False) -> Any:
+    def evaluate(self, inputs: Any) -> Any:
         """Run one mini-batch forward in evaluation mode and without gradients. Return the model's outputs.
 
         Layers return to their modes afterwards. With two replicas the first one runs. Every rank must call
@@ -176,11 +179,10 @@ class BidirectionalPipeline:
 
         Args:
             inputs: the mini-batch, as in `step`.
-            everywhere: return the outputs on all ranks of the pipeline.
 
         Returns:
             What the last stage returns for the mini-batch: a tensor, or a tuple or dict of tensors. None on
-            ranks other than the last, unless `everywhere`.
+            ranks other than the last.
 
         Raises:
             UsageError: the mini-batch has no samples, or outputs cannot be sent or have no samples.
@@ -195,14 +197,7 @@ class BidirectionalPipeline:
         with self._agreement.together():
             if run.error is not None:
                 raise run.error
-            outputs = join(run.outputs, f"the output of stage {self._rank}") if run.outputs else None
-        if everywhere:
-            answer = [outputs and outputs.map(Tensor.cpu)]
-            with naming("this rank waited for the model's outputs from the last rank of the pipeline"):
-                dist.broadcast_object_list(answer, self._row[-1], self._groups[0], self._device)
-            assert answer[0] is not None
-            outputs = answer[0].map(lambda tensor: tensor.to(self._device))
-        return outputs and outputs.value
+            return join(run.outputs, f"the output of stage {self._rank}").value if run.outputs else None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the tensors of this rank's stages by their names in the whole model.
@@ -281,50 +276,9 @@ class BidirectionalPipeline:
     def _transfers(self, schedule: Schedule) -> Transfers:
         return Transfers(schedule, self._rank, self._row, self._groups, self._agreement.group, self._device)
 
-    def _build(self, stage: int) -> nn.Module:
-        """Return a stage's module, which is built once. Raises UsageError if it is on the meta device."""
-        if stage not in self._built:
-            source = self._sources[stage]
-            module = source if isinstance(source, nn.Module) else source()
-            if any(t.is_meta for t in (*module.parameters(), *module.buffers())):
-                raise UsageError(
-                    f"stage {stage} is on the meta device, and this rank holds it: "
-                    "give a function that builds the stage instead"
-                )
-            self._built[stage] = module
-        return self._built[stage]
-
-    def _choose(self, example: Any, memory: int | str | None, link: PeerLink) -> PipelineTimeline:
-        """Measure the stages and return the fastest schedule's timeline, which is the same on every rank.
-
-        The costs are those that the first pipeline measures.
-        """
-        with self._agreement.together():
-            if example is None:
-                raise UsageError('schedule="auto" measures the stages: give it an example mini-batch')
-            micro_batch = divide({"example": example}, self._micro_batches)[0][0].map(torch.clone)
-            module = self._build(self._rank)
-        schedule = forward_only(len(self._row), 1)
-        transfers = self._transfers(schedule)
-        (task,) = schedule.orders[self._rank]
-        with unchanged(module, self._device):
-            run = MiniBatch(schedule, {(self._rank, 0): module}, [micro_batch], transfers)
-            run.perform([task])
-        with self._agreement.together():
-            if run.error is not None:
-                raise run.error
-            own = measure_stage(module, transfers.inputs.get(task) or micro_batch, self._device)
-        shared = self._agreement.gather(own)
-        costs = [shared[rank] for rank in self._pipes[0]]
-        limit = None if memory is None else bytes_of("memory", memory)
-        try:
-            return choose_schedule(costs, self._micro_batches, memory=limit, link=link)
-        except Infeasible as error:
-            raise NothingFitsError(str(error)) from None
-
 
 def _check(
-    stages: Sequence[StageSource], mesh: DeviceMesh, schedule: str, replications: int
+    stages: Sequence[nn.Module], mesh: DeviceMesh, schedule: str, replications: int
 ) -> list[list[int]]:
     """Return the global ranks of each pipeline. Raises UsageError."""
     names = mesh.mesh_dim_names or ()
@@ -342,3 +296,13 @@ def _check(
         )
     pipes: list[list[int]] = ranks.tolist()
     return pipes
+
+
+def _check_real(stages: Sequence[nn.Module], stage: int) -> nn.Module:
+    """Return a stage. Raises UsageError if it is on the meta device."""
+    module = stages[stage]
+    if any(t.is_meta for t in (*module.parameters(), *module.buffers())):
+        raise UsageError(
+            f"stage {stage} is on the meta device, and this rank holds it: make it real, such as by to_empty"
+        )
+    return module

@@ -72,7 +72,7 @@ class Transfers:
         self._leaving: dict[Task, list[tuple[Tensor, int, dist.Work]]] = {}
         # The outlines of outputs and inputs, which say what gradients have yet to travel.
         self._outputs: dict[Task, Arguments] = {}
-        self.inputs: dict[Task, Arguments] = {}
+        self._inputs: dict[Task, Arguments] = {}
 
     def send(self, task: Task, result: Arguments) -> None:
         """Send the result of a task to the rank that needs it: a stage's outputs, or its inputs' gradients.
@@ -93,7 +93,7 @@ class Transfers:
                     # A module may change a buffer that it returned, which no gradient shows to have arrived.
                     sent.append((_plain(t) if t.requires_grad else _plain(t).clone(), group))
             else:
-                placeholders = self._gradients(self.inputs.pop(_forward_of(task)))
+                placeholders = self._gradients(self._inputs.pop(_forward_of(task)))
                 sent = [(_plain(t), group) for t in result.tensors or placeholders]
             self._leaving[task] = [(t, t._version, dist.isend(t, to, way)) for t, way in sent]
 
@@ -147,8 +147,8 @@ class Transfers:
         else:
             header, work = self._headers.pop(task)
             work.wait()
-            self.inputs[task] = pickle.loads(header.numpy().tobytes())
-            arriving = self.inputs[task].zeros(self.device)
+            self._inputs[task] = pickle.loads(header.numpy().tobytes())
+            arriving = self._inputs[task].zeros(self.device)
         self._arriving[task] = arriving, [dist.irecv(t.detach(), source, group) for t in arriving.distinct]
 
     def _gradients(self, outline: Arguments) -> list[Tensor]:
