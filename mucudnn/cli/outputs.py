@@ -15,11 +15,11 @@ _READ = 65536  # the bytes at the beginning of a file that show its kind
 
 
 class Kind(NamedTuple):
-    """A kind of file, recognised by a file's first bytes. Optional packages draw those with suffixes."""
+    """A kind of file, recognised by a file's first bytes. Optional packages draw some."""
 
     name: str
     recognise: Callable[[bytes], bool]
-    suffixes: tuple[str, ...] | None = None
+    is_drawn: bool = False
 
     def parse(self, text: str) -> Path:
         """Parse the path of such a file, to write it. Raises UsageError, MissingExtraError.
@@ -33,10 +33,8 @@ class Kind(NamedTuple):
             raise UsageError(f"'{text}' cannot be written: there is no folder '{file.parent}'")
         if not os.access(file if file.exists() else file.parent, os.W_OK):
             raise UsageError(f"'{text}' cannot be written: the file, or its folder, is read-only")
-        if self.suffixes is not None:
+        if self.is_drawn:
             check_installed()
-            if self.suffixes and file.suffix not in self.suffixes:
-                raise UsageError(f"'{text}' is not a {' or '.join(self.suffixes)}: use one of these suffixes")
         self._check(file)
         return file
 
@@ -57,8 +55,7 @@ class Kind(NamedTuple):
 
 PLAN = Kind("plan", lambda start: start.startswith(b"mucudnn plan "))
 MEMORY_PLAN = Kind("memory plan", lambda start: b'"kind": "mucudnn memory plan"' in start)
-PAGE = Kind("page of mucudnn", lambda start: b"mucudnn</title>" in start, ())
-PLOT = Kind("plot", lambda start: start.startswith((b"\x89PNG", b"<?xml", b"<svg")), (".svg", ".png"))
+PAGE = Kind("page of mucudnn", lambda start: b"mucudnn</title>" in start, is_drawn=True)
 ROWS = Kind("export of a cache", lambda start: start.startswith(b'{"kind": "header"'))
 CONVOLUTIONS = Kind(
     "record of convolutions", lambda start: start.startswith(b"# Convolutions that a program")

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from mucudnn.cli import options, outputs
+from mucudnn.cli import options
 from mucudnn.errors import UsageError
 from mucudnn.output.answers import Answer, Lines, table
 from mucudnn.output.text import ratio
@@ -20,7 +20,7 @@ DESCRIPTION = (
     "number of devices whether it is better to give several devices to each replica. How much faster several "
     "devices run a step is given with --speedup; `mucudnn parallel place` models it for a network."
 )
-EXAMPLES = ("mucudnn parallel project scaling.csv --speedup 2=1.4 --plot projection.svg",)
+EXAMPLES = ("mucudnn parallel project scaling.csv --speedup 2=1.4 --json",)
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -29,9 +29,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--speedup", type=_parse_speedup, action="append", required=True, metavar="M=S",
         help="M devices run a step S times as fast as one, such as 2=1.32; may be repeated",
     )  # fmt: skip
-    plot = ("--plot FILE", outputs.PLOT.parse, "draw it into a .svg or .png")
     columns = "comma-separated values with the columns devices, step_ms, epochs, and perhaps source"
-    options.add_arguments(parser, ("table TABLE", Path, columns), plot, options.JSON)
+    options.add_arguments(parser, ("table TABLE", Path, columns), options.JSON)
 
 
 @dataclass(frozen=True)
@@ -70,16 +69,12 @@ def _make_row(alone: Strategy | None, hybrid: Strategy | None) -> dict[str, Any]
 
 
 def run(arguments: argparse.Namespace) -> Answer:
-    """Project the training run, and draw it."""
+    """Project the training run."""
     rows, speedups = read_scaling(arguments.table), dict(arguments.speedup)
     try:
         pairs = project([row.training for row in rows], speedups)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    if arguments.plot:
-        from mucudnn.report.command_plots import write_projection
-
-        write_projection(pairs, arguments.table.name, arguments.plot)
     table_ = [{**asdict(row.training), "source": row.source} for row in rows]
     return Projected(arguments.table, table_, speedups, [_make_row(*pair) for pair in pairs])
 

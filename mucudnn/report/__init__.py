@@ -10,7 +10,7 @@ from mucudnn.extras import install_command
 
 
 def check_installed() -> None:
-    """Raise MissingExtraError if jinja2 or matplotlib, which page and plots need, is not installed."""
+    """Raise MissingExtraError if jinja2 or matplotlib, which the page needs, is not installed."""
     missing = [name for name in ("jinja2", "matplotlib") if find_spec(name) is None]
     if missing:
         raise MissingExtraError(f"{' and '.join(missing)} not installed: {install_command('report')}")

@@ -1,4 +1,4 @@
-"""The style of all plots: colours by role, axes of bytes, SVG for a page, and files."""
+"""The style of all plots: colours by role, axes of bytes, and SVG for a page."""
 
 import io
 import math
@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from html import escape
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -16,11 +15,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from mucudnn.errors import MucudnnError
 from mucudnn.output.printable import printable
 from mucudnn.sizes import format_size
 
-# The colours of each role on white, which files use, and on a dark page. A page sets both as CSS variables.
+# The colours of each role on white, and on a dark page. A page sets both as CSS variables.
 PALETTE = {
     "ink": ("#1f2429", "#e8eaed"),
     "muted": ("#59636e", "#a3adb8"),
@@ -67,17 +65,15 @@ def style() -> AbstractContextManager[None]:
     return matplotlib.rc_context(_STYLE)
 
 
-def new_figure(width: float, height: float, **options: Any) -> Figure:
-    """Return a figure of this size in CSS pixels; `options` are those of matplotlib's Figure."""
-    return Figure(figsize=(width / 72, height / 72), dpi=72, **options)
+def new_figure(width: float, height: float) -> Figure:
+    """Return a figure of this size in CSS pixels."""
+    return Figure(figsize=(width / 72, height / 72), dpi=72)
 
 
-def new_axes(
-    width: float, height: float, left: float, right: float = 12, bottom: float = 38, top: float = 10
-) -> tuple[Figure, Axes]:
+def new_axes(width: float, height: float, left: float, top: float = 10) -> tuple[Figure, Axes]:
     """Return a figure with one pair of axes; sizes and margins are in CSS pixels."""
     figure = new_figure(width, height)
-    box = (left / width, bottom / height, 1 - (left + right) / width, 1 - (bottom + top) / height)
+    box = (left / width, 38 / height, 1 - (left + 12) / width, 1 - (38 + top) / height)
     return figure, figure.add_axes(box)
 
 
@@ -134,18 +130,3 @@ def inline_svg(figure: Figure, name: str, label: str) -> str:
         svg = svg.replace(light, f"var(--{role})")
     view_box = re.findall(r'viewBox="[^"]*"', tag)[0]
     return f'<svg {view_box} role="img" aria-label="{escape(printable(label))}">{svg}'
-
-
-def save(figure: Figure, path: Path, title: str) -> None:
-    """Write a figure as PNG or SVG, with a title above its axes; the path's suffix says which.
-
-    Raises MucudnnError.
-    """
-    (axes,) = figure.axes
-    axes.set_title(printable(title), loc="left", fontsize=10)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize=8)
-    try:
-        figure.savefig(path, facecolor="white", bbox_inches="tight", dpi=144)
-    except OSError as error:
-        raise MucudnnError(f"the plot {path} cannot be written: {error.strerror}") from None

@@ -16,8 +16,6 @@ from mucudnn.costs.cache import Cache
 MUCUDNN = (sys.executable, "-m", "mucudnn")
 SHOW_PLAN = ("plan", "show", str(Path(__file__).parent.parent / "data" / "plan-1.plan"))
 
-PLOT = ("parallel", "project", "scaling.csv", "--speedup", "2=1.4", "--plot")
-
 
 @pytest.mark.parametrize("arguments", [("cache", "info"), SHOW_PLAN])
 def test_output_to_a_full_disk_is_reported_in_one_line(arguments: tuple[str, ...]) -> None:
@@ -40,7 +38,6 @@ def test_a_command_needs_no_standard_descriptor(closed: str, cache_path: Path) -
     [
         ("optimize", "alexnet", "--output"),
         ("optimize", "alexnet", "--page"),
-        PLOT,
         ("run", "--record"),
         ("cache", "export", "--output"),
         ("doctor", "--write-device-properties"),
@@ -62,7 +59,6 @@ def test_an_unwritable_file_is_reported_before_any_work(
     [
         (("optimize", "mb2_ic4ih8_oc4_kh3", "--output"), "plan"),
         (("optimize", "mb2_ic4ih8_oc4_kh3", "--page"), "page of mucudnn"),
-        (PLOT, "plot"),
         (("cache", "export", "--output"), "export of a cache"),
         (("doctor", "--write-device-properties"), "description of a device"),
         (("run", "--record"), "record of convolutions"),

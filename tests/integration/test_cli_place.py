@@ -45,16 +45,6 @@ def test_project_labels_every_input_and_names_the_better_strategy(scaling: str, 
     assert (rows[16]["replicas"], rows[16]["devices_each"], rows[8]["hybrid"]) == (8, 2, None)
 
 
-@pytest.mark.parametrize(("name", "start"), [("plot.svg", b"<?xml"), ("plot.png", b"\x89PNG")])
-def test_project_draws_its_table_and_replaces_an_earlier_plot(
-    scaling: str, name: str, start: bytes, tmp_path: Path, capsys: Capture
-) -> None:
-    plot = tmp_path / name
-    for _ in range(2):
-        output_of(capsys, ["parallel", "project", scaling, "--speedup", "2=1.5", "--plot", str(plot)])
-        assert plot.read_bytes().startswith(start)
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
