@@ -1,4 +1,4 @@
-"""The remedy for each cause, with the time that it saves in a simulation."""
+"""The remedies for ranks that wait for others, with the time that each saves in a simulation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,10 +8,8 @@ from mucudnn.diagnosis.lateness import late_ranks
 from mucudnn.solver.devices.pipelines import Stage, simulate_pipeline
 from mucudnn.solver.devices.schedules import gpipe
 
-MOST_WORKERS = 16
 MICRO_BATCHES = (2, 4, 8, 16, 32)
 WORTH = 0.02  # a remedy that saves less is not named
-_STEPS = 64  # in a simulation
 
 
 @dataclass(frozen=True)
@@ -20,7 +18,7 @@ class Remedy:
 
     Attributes:
         cause: the cause that it removes.
-        change: the change in words, such as `4 loader workers`.
+        change: the change in words, such as `GPipe with 8 micro-batches`.
         before_ms: the milliseconds of a step in the trace.
         after_ms: the milliseconds of a step in the simulation.
     """
@@ -38,40 +36,8 @@ class Remedy:
 
 def remedies(ranks: Sequence[Shares]) -> list[Remedy]:
     """Return the changes that save at least `WORTH` of a step, the most useful first."""
-    candidates = [*_loader_workers(ranks), *_micro_batches(ranks), *_punctual_ranks(ranks)]
+    candidates = [*_micro_batches(ranks), *_punctual_ranks(ranks)]
     return sorted((r for r in candidates if r.saved >= WORTH), key=lambda r: -r.saved)
-
-
-def simulate_loading(load_ms: float, step_ms: float, workers: int) -> float:
-    """Return the milliseconds of a step if `workers` workers load batches ahead, two each.
-
-    A free worker starts on its next batch once one of its own has been taken. The first batch does not count.
-    """
-    queue = 2 * workers
-    free, now = [0.0] * workers, 0.0
-    taken: list[float] = []  # the times at which the batches were taken
-    for step in range(_STEPS):
-        worker = step % workers
-        allowed = taken[step - queue] if step >= queue else 0.0
-        free[worker] = max(free[worker], allowed) + load_ms
-        now = max(now, free[worker])
-        taken.append(now)
-        now += step_ms
-    return (now - taken[0] - step_ms) / (_STEPS - 1)
-
-
-def _loader_workers(ranks: Sequence[Shares]) -> list[Remedy]:
-    """Return the fewest loader workers that remove nearly all waiting for data."""
-    worst = max(ranks, key=lambda r: r.ms["data"], default=None)
-    if worst is None or not worst.ms["data"]:
-        return []
-    load = worst.ms["data"] / worst.steps
-    before = worst.total_ms / worst.steps
-    after = [simulate_loading(load, before - load, workers) for workers in range(1, MOST_WORKERS + 1)]
-    best = min(after)
-    workers = next(i for i, ms in enumerate(after, 1) if ms <= best * 1.01)
-    noun = "worker" if workers == 1 else "workers"
-    return [Remedy("data", f"{workers} loader {noun}", before, after[workers - 1])]
 
 
 def _punctual_ranks(ranks: Sequence[Shares]) -> list[Remedy]:
