@@ -31,12 +31,15 @@ class Knapsack:
         self._item[item.micro_batch] = item
         # Every larger size may now have any number of parts of this size and time.
         size, time_ms, time, parts = item.micro_batch, item.time_ms, self._time, self._parts
+        most, least = 1 + TIE, 1 - TIE
         for whole in range(size, len(time)):
-            new_time, new_parts = time[whole - size] + time_ms, parts[whole - size] + 1
-            if new_time <= time[whole] * (1 + TIE):
-                if new_time < time[whole] * (1 - TIE) or new_parts < parts[whole]:
+            new_time, old_time = time[whole - size] + time_ms, time[whole]
+            if new_time <= old_time * most:
+                new_parts = parts[whole - size] + 1
+                if new_time < old_time * least or new_parts < parts[whole]:
                     parts[whole] = new_parts
-                time[whole] = min(new_time, time[whole])
+                if new_time < old_time:
+                    time[whole] = new_time
 
     def configuration(self) -> Configuration:
         """Return the fastest configuration of the mini-batch; of equal ones, that with the fewest parts."""
