@@ -63,11 +63,9 @@ def run_events(
     left = {i: sizes[i] for i in waiting}  # bytes to copy out
     freed = sorted(waiting, key=freed_from.__getitem__)
     freed_count, copied_in, count_in, steps = 0, 0, len(in_order), len(times)
-    in_left = sizes[in_order[0]] if in_order else 0
-    is_allocated = False
     scanned = blocked_until = -1
     outgoing = incoming = -1
-    out_size = in_size = lingering = step = 0
+    out_size = lingering = step = 0
     now, is_running = 0.0, False
     compute_end = out_end = in_end = math.inf
     later = list(accumulate(times[:0:-1], initial=0.0))[::-1]  # the time of all steps after each
@@ -84,31 +82,38 @@ def run_events(
                 return math.inf
             if recorder:
                 recorder.start_step(now)
+        if incoming < 0 and copied_in < count_in and blocked_until <= step:
+            i = in_order[copied_in]
+            if in_from[i] <= step and freed_from[i] <= step and not left[i]:
+                wanted, end = sizes[i], needs[i]
+                if step < end and min(free[step:end]) < wanted:
+                    blocked_until = next(s for s in range(end - 1, step - 1, -1) if free[s] < wanted) + 1
+                elif free[step] >= lingering + (wanted if step < end else 0):
+                    if recorder:
+                        recorder.allocate(i, wanted)
+                    for s in range(step, end):
+                        free[s] -= wanted
+                    incoming, in_end = i, now
+                    while wanted:
+                        size = min(piece, wanted)
+                        begin, in_end = in_end, in_end + size / in_bandwidth * 1e3
+                        wanted -= size
+                        if recorder:
+                            recorder.copy(i, False, begin, in_end, size)
         if outgoing < 0 and waiting and scanned < step:
             outgoing = next((i for i in waiting if out_from[i] <= step), -1)
             if outgoing < 0:
                 scanned = step  # none may go before the next step
             else:
-                out_size = min(piece, left[outgoing])
-                out_end = now + out_size / out_bandwidth * 1e3
-                if recorder:
-                    recorder.copy(outgoing, True, now, out_end, out_size)
-        if incoming < 0 and copied_in < count_in and blocked_until <= step:
-            i = in_order[copied_in]
-            if in_from[i] <= step and freed_from[i] <= step and not left[i]:
-                in_size = min(piece, in_left)
-                wanted = 0 if is_allocated else in_left
-                end = needs[i]
-                if wanted and step < end and min(free[step:end]) < wanted:
-                    blocked_until = next(s for s in range(end - 1, step - 1, -1) if free[s] < wanted) + 1
-                elif not wanted or free[step] >= lingering + (wanted if step < end else 0):
-                    for s in range(step, end if wanted else step):
-                        free[s] -= wanted
-                    is_allocated = True
-                    incoming, in_end = i, now + in_size / in_bandwidth * 1e3
+                out_size, out_end = 0, now
+                # After a step another tensor may go first, and the end of a copy in may start a step.
+                until = compute_end if is_running else in_end
+                while out_size < left[outgoing] and (out_end < until or not out_size):
+                    size = min(piece, left[outgoing] - out_size)
+                    begin, out_end = out_end, out_end + size / out_bandwidth * 1e3
+                    out_size += size
                     if recorder:
-                        recorder.allocate(i, wanted)
-                        recorder.copy(i, False, now, in_end, in_size)
+                        recorder.copy(outgoing, True, begin, out_end, size)
         if recorder:
             recorder.hold(now, step, is_running, lingering)
         now = min(compute_end, out_end, in_end)
@@ -122,12 +127,8 @@ def run_events(
                 lingering -= sizes[outgoing]
             outgoing, out_end = -1, math.inf
         if in_end <= now:
-            in_left -= in_size
             incoming, in_end = -1, math.inf
-            if not in_left:
-                copied_in += 1
-                is_allocated = False
-                in_left = sizes[in_order[copied_in]] if copied_in < count_in else 0
+            copied_in += 1
         if compute_end <= now:
             compute_end, is_running = math.inf, False
             step += 1
