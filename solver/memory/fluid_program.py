@@ -65,7 +65,6 @@ class FluidProgram:
         self._program = Program("fluid")
         self._add = self._program.add
         number = self._program.number
-        self._is_whole = is_whole
         self._make_part = self._program.binary if is_whole else partial(number, most=1.0)
         self._bytes = BYTES / max(memory or int(simulator.kept.max(initial=0)), 1)
         smallest, fastest = work.settle(work.least_workspace), work.settle(work.fastest)

@@ -7,7 +7,6 @@ the packs, because packs are the events that a program can observe.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mucudnn.codec import Count, Document
@@ -86,21 +85,14 @@ class MemoryPlan(Document, kind="memory plan", version=2):
             self.header, tuple(PlanKernel(k.kernel, 1, k.chosen, k.desirable or (k.chosen,)) for k in chosen)
         )
 
-    def check(
-        self, *, model: str | None = None, inputs: Sequence[str] | None = None, device: str | None = None
-    ) -> None:
-        """Raise UsageError if the plan is for another model, input or device; None skips the comparison."""
-        if model is not None and model != self.model:
+    def check(self, *, model: str, device: str) -> None:
+        """Raise UsageError if the plan is for another model or device."""
+        if model != self.model:
             raise UsageError(
                 f"the memory plan is for another model: its fingerprint is {self.model or 'empty'}, "
                 f"this model's is {model}. Plan this model"
             )
-        if inputs is not None and tuple(inputs) != self.inputs:
-            raise UsageError(
-                f"the memory plan is for the input {', '.join(self.inputs) or 'of another network'}, "
-                f"not for {', '.join(inputs)}: plan with this input"
-            )
-        if device is not None and device != self.device:
+        if device != self.device:
             raise UsageError(
                 f"the memory plan is for the device {self.device}, not for {device}: plan on this device"
             )
