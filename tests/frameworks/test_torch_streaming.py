@@ -313,6 +313,7 @@ REFUSED: dict[str, tuple[nn.Module, str]] = {
     "random": (Function(lambda x: x + torch.rand_like(x)), r"runs aten.rand_like.default, whose random"),
     "control": (Function(lambda x: x if x.sum() > 0 else -x), "Function cannot be traced for one sample"),
     "input": (Function(lambda x: x.add_(1)), "changes its input"),
+    "constant": (Function(lambda x: torch.ones(1)), "Function computes nothing from tensors of the example"),
 }
 
 

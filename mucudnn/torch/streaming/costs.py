@@ -21,7 +21,7 @@ from mucudnn.measuring.runners import Exhaustive
 from mucudnn.plans.decide import desirable_configurations
 from mucudnn.problems.kernels import Kernel
 from mucudnn.torch.operators.device_times import engine_of
-from mucudnn.torch.streaming.nodes import bytes_of, is_view, shape_of
+from mucudnn.torch.streaming.nodes import all_of, bytes_of, is_view, shape_of
 from mucudnn.torch.streaming.rules import Step
 from mucudnn.torch.tracing.recorder import DATA_TYPES
 from mucudnn.torch.windows.boxes import Box, sizes
@@ -69,9 +69,8 @@ class Costs:
         ms = modelled_ms(self.device, int(work), moved, DATA_TYPES[node.meta["val"].dtype])
         if its.problem is not None:
             levels = self._levels(its.problem)
-            is_padded = math.prod(its.problem.input) != math.prod(sizes(its.inputs[0][1])[2:])
-            ms = modelled_ms(self.device, 0, 2 * bytes_of(*its.inputs[0]) * is_padded, "f32")
-        return Cost(levels, _OVERHEAD_MS + ms, work, size, bytes_inside(node, its))
+            ms = modelled_ms(self.device, 0, 2 * bytes_of(*its.inputs[0]) * _is_padded(its), "f32")
+        return Cost(levels, _OVERHEAD_MS + ms, work, size, _bytes_inside(node, its, box))
 
 
 def costs_of(device: torch.device) -> Costs:
@@ -81,15 +80,17 @@ def costs_of(device: torch.device) -> Costs:
     return Costs(_HOST, EngineBench(engine_of("cpu"), LogListener(), Exhaustive(), deterministic=False))
 
 
-def bytes_inside(node: Node, its: Step) -> int:
+def _bytes_inside(node: Node, its: Step, box: Box) -> int:
     """Return the bytes that an operator allocates beside its result and a workspace."""
-    name, inputs = str(node.target), its.inputs
-    if "conv" in name:
-        return bytes_of(*inputs[0])  # a padded or reordered copy
-    if "attention" in name and (len(inputs[0][1]) != 4 or node.meta["val"].dtype == torch.float64):
-        queries, keys = sizes(inputs[0][1])[:-1], sizes(inputs[1][1])[-2]
-        return 2 * math.prod(queries) * keys * int(node.meta["val"].element_size())  # no fused kernel
-    return 0
+    name, (x, part) = str(node.target), its.inputs[0]
+    if "conv" in name:  # a padded copy, or the copy of a part
+        return bytes_of(x, part) * (part != all_of(x) or _is_padded(its))
+    indices = 8 * math.prod(sizes(box)) * ("pool" in name)
+    return bytes_of(x, part) + indices if "pool" in name or "pad" in name else 0
+
+
+def _is_padded(its: Step) -> bool:
+    return its.problem is not None and math.prod(its.problem.input) != math.prod(sizes(its.inputs[0][1])[2:])
 
 
 def flops(node: Node, its: Step, box: Box) -> float:

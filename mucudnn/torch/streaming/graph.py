@@ -55,6 +55,9 @@ class Sample:
         }
         self._inputs = [placeholders.get(name) for name in signature.user_inputs]
         self.inputs = [node for node in self._inputs if node is not None and node.users]
+        if not self.inputs:
+            raise UsageError(f"{type(module).__name__} computes nothing from tensors of the example")
+        self.device = self.inputs[0].meta["val"].device
         [output] = [node for node in graph.nodes if node.op == "output"]
         self._outputs = list(output.args[0])
         self._read(graph)

@@ -23,8 +23,8 @@ Leaves = dict[Any, Tensor]
 class Run:
     """One run of a module in tiles: its stored tensors, and the statistics of the whole sample."""
 
-    def __init__(self, sample: Sample, plan: StreamPlan, device: torch.device) -> None:
-        self.sample, self._place, self._device, self._copies = sample, plan.store, device, Copies(device)
+    def __init__(self, sample: Sample, plan: StreamPlan) -> None:
+        self.sample, self._place, self._copies = sample, plan.store, Copies(sample.device)
         self._passes = Passes(sample, [node for node in sample.order if node.name in plan.again])
         self.planned = self._passes.planned(plan)
         self.stored: dict[Node, Tensor] = {}
@@ -34,9 +34,9 @@ class Run:
         """Return the memory of a stored tensor: on the device, the host or the disk."""
         shape, dtype = shape_of(node), node.meta["val"].dtype
         if self._place == "device" or node in self.sample.outputs:
-            return torch.empty(shape, dtype=dtype, device=self._device)
+            return torch.empty(shape, dtype=dtype, device=self.sample.device)
         if self._place == "host":
-            return torch.empty(shape, dtype=dtype, pin_memory=self._device.type == "cuda")
+            return torch.empty(shape, dtype=dtype, pin_memory=self.sample.device.type == "cuda")
         elements = node.meta["val"].numel()
         with tempfile.NamedTemporaryFile(prefix="mucudnn") as file:  # the mapping outlives the name
             return torch.from_file(file.name, shared=True, size=elements, dtype=dtype).reshape(shape)

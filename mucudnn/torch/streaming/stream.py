@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch import nn
 
 from mucudnn.arrays.call import bytes_of as parse_bytes
 from mucudnn.errors import UsageError
@@ -47,18 +46,10 @@ def stream(
     args, kwargs = (example_input if isinstance(example_input, tuple) else (example_input,)), dict[str, Any]()
     if isinstance(example_input, Mapping):
         args, kwargs = (), dict(example_input)
-    budget, device = parse_bytes("memory", memory), _device_of((args, kwargs))
-    sample = Sample(module, args, kwargs)
-    planner = Planner(sample, costs_of(device), training=training)
-    place = store if store in ("host", "disk") else "disk" if device.type == "cpu" else "host"
-    return Streamed(sample, planner.describe(planner.choose(budget, store), budget, place), device)
-
-
-def _device_of(inputs: Any) -> torch.device:
-    devices = {each.device for each in tree_leaves(inputs) if isinstance(each, Tensor)}
-    if len(devices) != 1:
-        raise UsageError(f"the inputs lie on {len(devices)} devices: give tensors on one")
-    return devices.pop()
+    budget, sample = parse_bytes("memory", memory), Sample(module, args, kwargs)
+    planner = Planner(sample, costs_of(sample.device), training=training)
+    place = store if store in ("host", "disk") else "disk" if sample.device.type == "cpu" else "host"
+    return Streamed(sample, planner.describe(planner.choose(budget, store), budget, place))
 
 
 class Streamed(nn.Module):
@@ -69,7 +60,7 @@ class Streamed(nn.Module):
         plan: how it runs.
     """
 
-    def __init__(self, sample: Sample, plan: StreamPlan, device: torch.device) -> None:
+    def __init__(self, sample: Sample, plan: StreamPlan) -> None:
         """Let a module follow a plan. Raises UsageError if the plan is for other operators."""
         super().__init__()
         if plan.operators != sample.digest:
@@ -78,17 +69,17 @@ class Streamed(nn.Module):
                 f"one runs on {', '.join(sample.spelled)}: make a plan for it"
             )
         self.module, self.plan = sample.module, plan
-        self._sample, self._device = sample, device
+        self._sample = sample
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the module returns. Raises UsageError for shapes other than the example's."""
-        if torch.is_autocast_enabled(self._device.type):
+        if torch.is_autocast_enabled(self._sample.device.type):
             raise UsageError(
                 "a run in tiles knows no autocast: convert the module to the type it is to run in"
             )
         sample = self._sample
         inputs = sample.bind(args, kwargs)
-        run = Run(sample, self.plan, self._device)
+        run = Run(sample, self.plan)
         if self.plan.training and torch.is_grad_enabled():
             learned = [each for each in self.module.parameters() if each.requires_grad]
             found = Following.apply(run, list(inputs), learned, *inputs.values(), *learned)
@@ -112,5 +103,5 @@ class Planned:
                 sample = Sample(self._module, args, kwargs)
             finally:
                 self._module.forward = self
-            self._streamed = Streamed(sample, self._plan, _device_of((args, kwargs)))
+            self._streamed = Streamed(sample, self._plan)
         return self._streamed.forward(*args, **kwargs)

@@ -77,6 +77,8 @@ def _attention(node: Node, box: Box) -> Step:
         inputs.append((mask, (*rows, all_of(mask)[-1])))
 
     def run(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-        return F.scaled_dot_product_attention(q, k, v, mask, scale=given["scale"])
+        lead = (None,) * (4 - q.dim())  # fused kernels want four axes
+        found = F.scaled_dot_product_attention(q[lead], k[lead], v[lead], mask, scale=given["scale"])
+        return found.reshape(*q.shape[:-1], -1)
 
     return Step(inputs, run, (*box[:-1], all_of(node)[-1]))
