@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,6 @@ import worlds
 from programs import imported
 
 from mucudnn.torch.parallel.spatial.exchange import watching
-
-sys.path.append(str(Path(__file__).parents[2]))  # examples
 
 
 @pytest.mark.parametrize(

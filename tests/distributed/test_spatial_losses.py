@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import needs_torch  # noqa: F401
 import pytest
 import spatial_losses
 import worlds
 from programs import imported
-
-sys.path.append(str(Path(__file__).parents[2]))  # bench
 
 GATHERING = {"monai": {"TensorBase.scatter_"}, "segmentation_models_pytorch": {"TensorBase.__getitem__"}}
 """The functions that gather: MONAI writes divided labels into a whole tensor, and a loss that ignores labels
