@@ -70,7 +70,7 @@ PROGRAMS = {
         Program("planning", "memory", 5, "memory plans on modelled devices", benches=("memory",)),
         Program(
             "spatial", "devices", 45, "models that people run, divided, split, planned and converted",
-            benches=("survey", "operations", "spatial"),
+            benches=("survey", "spatial"),
         ),
         Program(
             "recorded", "recorded", 1, "ResNet-50 on GPUs whose times dlperf recorded",

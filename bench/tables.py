@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from bench.lib.answers import NOT_MEASURED, short, table
@@ -10,6 +11,7 @@ from bench.lib.record import RESULTS, Machine, Record, by_machine, machine_name,
 from bench.programs import PROGRAMS, Program
 from bench.suites.compilers.compilers import HEAD as COMPILERS_HEAD
 from bench.suites.compilers.compilers import table_rows as compilers_rows
+from bench.suites.devices.table import survey_table
 from bench.suites.drop_in.programs import HEAD as LARGE_SAMPLES_HEAD
 from bench.suites.drop_in.programs import table_rows as large_samples_rows
 from bench.suites.gpu.summary import gpu_tables
@@ -33,6 +35,14 @@ HEAD = ("question", "aim", "figure")
 # The metrics of real training steps under memory plans: the measured peak relative to three others.
 PEAKS = ("measured peak over the plan's", "over the limit", "over stock's peak")
 STEPS = "memory_steps.jsonl"
+OWN_TABLES: dict[str, Callable[[list[Record]], Iterable[str]]] = {
+    "compilers": lambda records: table(COMPILERS_HEAD, compilers_rows(records)),
+    "large_samples": lambda records: table(LARGE_SAMPLES_HEAD, large_samples_rows(records)),
+    "networks": default_table,
+    "promises": promises_table,
+    "recorded": recorded_tables,
+    "streaming": streaming_tables,
+}
 Measured = list[tuple[Machine, Record]]  # the records of one machine, each with its description
 
 
@@ -70,18 +80,8 @@ def _tables(program: Program, machines: list[Measured]) -> list[str]:
     for measured, own in zip(machines, answers, strict=True):
         records = [record for _, record in measured]
         lines += [_where(program.name, measured), ""]
-        if program.name == "large_samples":
-            lines += table(LARGE_SAMPLES_HEAD, large_samples_rows(records))
-        elif program.name == "recorded":
-            lines += recorded_tables(records)
-        elif program.name == "streaming":
-            lines += streaming_tables(records)
-        elif program.name == "networks":
-            lines += default_table(records)
-        elif program.name == "promises":
-            lines += promises_table(records)
-        elif program.name == "compilers":
-            lines += table(COMPILERS_HEAD, compilers_rows(records))
+        if program.name in OWN_TABLES:
+            lines += OWN_TABLES[program.name](records)
         else:  # without questions that only other machines answered
             by_question = zip(questions, own, zip(*answers, strict=True), strict=True)
             lines += table(
@@ -92,6 +92,8 @@ def _tables(program: Program, machines: list[Measured]) -> list[str]:
                     if figure or not any(others)
                 ),
             )
+        if program.name == "spatial":
+            lines += survey_table(records)
         lines.append("")
     return lines
 

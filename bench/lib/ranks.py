@@ -15,7 +15,7 @@ from typing import Any
 
 
 def launch(world: int, function: Callable[..., Any], *args: Any, timeout: float = 900) -> list[Any]:
-    """Run a function on each rank of a new world of processes. Return its values, or the errors of ranks."""
+    """Return the values of a function on each rank of a new world. Raise the first error of a rank."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["mucudnn.torch.spatial", "torch.distributed.tensor"])
     with tempfile.TemporaryDirectory() as folder:
@@ -30,7 +30,11 @@ def launch(world: int, function: Callable[..., Any], *args: Any, timeout: float 
             process.join(max(end - time.monotonic(), 0.1))
             if process.is_alive():
                 process.kill()
-        return [pickle.loads(f.read_bytes()) if f.exists() else RuntimeError("no answer") for f in files]
+        values = [pickle.loads(f.read_bytes()) if f.exists() else RuntimeError("no answer") for f in files]
+    for value in values:
+        if isinstance(value, RuntimeError):
+            raise value
+    return values
 
 
 def _rank(rank: int, world: int, folder: str, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
@@ -45,15 +49,7 @@ def _rank(rank: int, world: int, folder: str, function: Callable[..., Any], args
         value = function(*args)
     except Exception as error:
         value = RuntimeError(f"{type(error).__name__}: {error}")
-    (Path(folder) / f"{rank}.part").write_bytes(pickle.dumps(value))
-    (Path(folder) / f"{rank}.part").rename(Path(folder) / str(rank))
+    part = Path(folder) / f"{rank}.part"
+    part.write_bytes(pickle.dumps(value))
+    part.rename(part.with_suffix(""))
     os._exit(0)
-
-
-def values(world: int, function: Callable[..., Any], *args: Any) -> list[Any]:
-    """Return the values of all ranks. Raise the error of a rank that failed."""
-    answers = launch(world, function, *args)
-    for answer in answers:
-        if isinstance(answer, Exception):
-            raise answer
-    return answers

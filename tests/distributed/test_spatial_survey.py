@@ -1,5 +1,7 @@
 """Models of the survey, drawn from a seed, are right when they are divided over two ranks.
 
+A smaller sample is also split, planned and converted.
+
 TEST_CASES=5 draws that many from each package instead of one. TEST_SEED=7 draws others.
 """
 
@@ -7,43 +9,51 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
 
 import needs_torch  # noqa: F401
 import pytest
 import worlds
-from programs import imported
+from programs import is_missing
 
-sys.path.append(str(Path(__file__).parents[2]))  # bench
-
+from bench.suites.devices.operations import try_operations
 from bench.suites.devices.spatial import MODELS, compare_models
 
 SAMPLE = int(os.environ.get("TEST_CASES", "1"))  # from each package
 SEED = os.environ.get("TEST_SEED", "1")
-LARGE = {"MONAI VNet", "MONAI SwinUNETR", "diffusers Mochi", "diffusers HunyuanVideo 1.5"}
+# Large models, and one that cannot be divided.
+OMITTED = {
+    "MONAI VNet",
+    "MONAI SwinUNETR",
+    "diffusers Mochi",
+    "diffusers HunyuanVideo 1.5",
+    "MONAI HighResNet",
+}
 
 
-def sample(package: str) -> list[str]:
-    names = [
+@pytest.fixture(params=["monai", "diffusers", "timm", "segmentation_models_pytorch"])
+def names(request: pytest.FixtureRequest) -> list[str]:
+    if not find_spec(request.param):
+        is_missing(f"needs {request.param}")
+    known = [
         name
         for name, model in MODELS.items()
-        if model.package.partition(".")[0] == package and not model.timed and name not in LARGE
+        if model.package.startswith(request.param) and not model.timed and name not in OMITTED
     ]
-    return sorted(random.Random(SEED).sample(names, min(SAMPLE, len(names))))
+    random.Random(SEED).shuffle(known)
+    return known[:SAMPLE]
 
 
-@pytest.mark.parametrize("package", ["monai", "diffusers", "timm", "segmentation_models_pytorch"])
-def test_models_equal_the_undivided_ones(package: str) -> None:
-    if package == "monai":  # the only package that needs no others
-        imported("monai")
-    elif not find_spec(package):
-        pytest.skip(f"needs {package}")
-    names = sample(package)
-    wrong: list[Any] = []
+def test_models_equal_the_undivided_ones(names: list[str]) -> None:
     for outcomes in worlds.run(2, compare_models, names):
-        wrong += [(name, outcome) for name, outcome in outcomes.items() if outcome["outcome"] != "right"]
-        assert all(outcome["share"] > 0.8 for outcome in outcomes.values())
-    assert not wrong
+        for name, outcome in outcomes.items():
+            assert outcome["divide"] == "right", (name, outcome)
+            assert outcome["share"] > 0.8
+
+
+@pytest.mark.parametrize("names", ["monai", "diffusers"], indirect=True)
+def test_split_plan_and_convert_are_right_or_refused(names: list[str]) -> None:
+    for name in names:
+        [outcomes] = worlds.run(1, try_operations, MODELS[name].make)
+        for operation, outcome in outcomes.items():
+            assert outcome.startswith(("right", "refused")), (name, operation, outcome)

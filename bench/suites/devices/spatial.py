@@ -1,8 +1,8 @@
 """Models that people run, divided over ranks: whether they are right, and what video decoders cost.
 
 `models.toml` lists the models, which are small and have random weights. A model is right if its result and
-its gradients differ from the undivided model's by at most 1e-11 in fp64. An error of mucudnn counts as
-refused, any other error as unclear. Each model is also split, planned and converted (`operations`).
+its gradients differ from the undivided model's by at most 1e-11 in fp64. Each model is also split, planned
+and converted (`operations`).
 
 The timed models are decoders. They run converted and in fp32, on one rank alone and on all ranks together,
 alternately, so that other programs on the machine disturb both alike.
@@ -17,12 +17,10 @@ import statistics
 import time
 import tomllib
 import warnings
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import reduce
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,17 +33,16 @@ from torch.overrides import TorchFunctionMode
 from torch.profiler import ProfilerActivity, profile
 
 import mucudnn.torch
-from bench.lib.ranks import launch, values
+from bench.lib.ranks import launch
 from bench.lib.record import Record
 from bench.lib.vision import import_torchvision
-from bench.suites.devices.operations import try_operations
-from mucudnn.errors import MucudnnError
+from bench.suites.devices.operations import failure, try_operations
+from bench.suites.devices.table import OPERATIONS
 from mucudnn.torch import spatial
 
 RIGHT = 1e-11
-OUTCOMES = ("unclear", "refused", "wrong", "absent", "right")  # the worst first
 TIMEOUT = 300  # seconds a model
-TIMED_RANKS, ROUNDS, LIMIT = 4, 5, "64MiB"
+RANKS, TIMED_RANKS, ROUNDS, LIMIT = 2, 4, 5, "64MiB"
 SETTLING = 7  # rounds in which models measure kernels and compare whole steps with PyTorch's
 TIME, MEMORY = "decoder: seconds / one process", "decoder: bytes / one process"
 # Options that TOML cannot express, because it has no null.
@@ -59,24 +56,31 @@ class Model:
     package: str
     name: str  # the class or function, below the package
     shape: list[int]
-    axis: int = 2
+    axis: int = 2  # 0: the model is not divided
     args: Sequence[Any] = ()
     options: dict[str, Any] = field(default_factory=dict)
     part: str = ""  # the part of the module that runs; "" for all of it
     call: str = "forward"
     arguments: dict[str, Any] = field(default_factory=dict)  # more arguments of the call
-    tensors: dict[str, list[int]] = field(default_factory=dict)  # shapes of random ones
-    is_video_decoder: bool = False
+    input: str = ""  # the argument of the call that takes the input; "" for the first
+    in_list: bool = False  # True if that argument is a list of tensors
+    tensors: dict[str, list[int]] = field(default_factory=dict)  # shapes of random ones, for one sample
+    indices: dict[str, list[int]] = field(default_factory=dict)  # arguments of integers, for one sample
     timed: bool = False
 
     def make(self) -> tuple[nn.Module, Tensor]:
         """Return the model in fp64 for inference, and an input. Raise ImportError without its package."""
         with suppress(ImportError):  # only some packages need it
             import_torchvision()
-        make: Any = reduce(getattr, self.name.split("."), import_module(self.package))
+        make: Any = getattr(import_module(self.package), self.name)
         torch.manual_seed(1)
         options = self.options | NULLS.get(self.package, {})
-        made = make(*self.args, **options)
+        # Classes of transformers take their options as an object.
+        made = (
+            make(make.config_class(**options))
+            if hasattr(make, "config_class")
+            else make(*self.args, **options)
+        )
         module = _Called(getattr(made, self.part) if self.part else made, self).double().eval()
         for parameter in module.parameters():  # many modules begin with zeros, which hide errors
             if not parameter.abs().max():
@@ -91,24 +95,28 @@ class _Called(nn.Module):
         super().__init__()
         self.module, self.entry = module, entry
         generator = torch.Generator().manual_seed(3)
-        self.tensors = {
-            name: torch.randn(shape, dtype=torch.float64, generator=generator)
-            for name, shape in entry.tensors.items()
-        }
+        for name, shape in entry.tensors.items():
+            self.register_buffer(name, torch.randn(shape, dtype=torch.float64, generator=generator))
+        for name, indices in entry.indices.items():
+            self.register_buffer(name, torch.tensor(indices))
 
     def forward(self, x: Any) -> Any:
         """Return the first tensor of the result."""
-        call = self.module if self.entry.call == "forward" else getattr(self.module, self.entry.call)
-        return _first_tensor(call(x, **self.entry.arguments, **self.tensors))
+        entry = self.entry
+        named = {name: b.expand(x.shape[0], *b.shape[1:]) for name, b in self.named_buffers(recurse=False)}
+        value = [x] if entry.in_list else x
+        if entry.input:
+            named[entry.input] = value
+        call = self.module if entry.call == "forward" else getattr(self.module, entry.call)
+        return _first_tensor(call(*([] if entry.input else [value]), **entry.arguments, **named))
 
 
 def _first_tensor(y: Any) -> Any:
     """Return the tensor of a result that may be an output object, a dict or a list."""
     if hasattr(y, "latent_dist"):
         return y.latent_dist.mean
-    for name in ("sample", "logits", "last_hidden_state", "latent"):
-        if not isinstance(y, torch.Tensor) and hasattr(y, name):
-            return _first_tensor(getattr(y, name))
+    if hasattr(y, "mid_block_res_sample"):
+        return y.mid_block_res_sample
     if isinstance(y, dict):
         return _first_tensor(next(iter(y.values())))
     return _first_tensor(y[0]) if isinstance(y, list | tuple) else y
@@ -121,53 +129,32 @@ MODELS = {
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the number of ranks, and a choice of models."""
-    parser.add_argument("--ranks", type=int, default=2, help="ranks that share each model (default: 2)")
+    """Declare a choice of models."""
     parser.add_argument("--models", nargs="+", metavar="WORD", help="models with a word in their name")
 
 
 def measure(options: argparse.Namespace) -> Iterator[Record]:
-    """Compare divided models with undivided ones, count the outcomes, and time the decoders among them.
-
-    `options.models` are words: a model takes part if its name contains one of them.
-    """
-    words, ranks = options.models, options.ranks
-    chosen = [name for name in MODELS if not words or any(word.lower() in name.lower() for word in words)]
-    names = [name for name in chosen if not MODELS[name].timed]
-    counts: dict[str, list[str]] = {outcome: [] for outcome in OUTCOMES}
-    shares: dict[str, float | None] = {}
-    operations = Counter[str]()
-    for name in names:
-        outcome = survey(name, ranks)
-        counts[outcome["outcome"]].append(name)
-        shares[name] = outcome.get("share")
-        operations.update(f"{verb} {text.partition(':')[0]}" for verb, text in outcome["operations"].items())
-        metric = "share of the convolution work that ran divided"
-        yield Record("survey", f"{name}, {ranks} ranks", metric, shares[name], "", outcome)
-    for operation, count in sorted(operations.items()):
-        yield Record("operations", operation, "models", count, "", {"of": len(names)})
-    for kind, cases in counts.items():
-        details = {"of": len(names), "names": cases}
-        yield Record("survey", f"{ranks} ranks", f"models {kind}", len(cases), "", details)
-    for kind, is_video in (("video decoders", True), ("other models", False)):
-        known = [
-            s for name, s in shares.items() if s is not None and MODELS[name].is_video_decoder == is_video
-        ]
-        yield Record("survey", kind, "least divided share", min(known, default=None), "", {"of": len(known)})
-    for name in chosen:
-        if MODELS[name].timed:
+    """Survey the models with one of the words `options.models` in their names, and time the decoders."""
+    for name, model in MODELS.items():
+        if options.models and not any(word.lower() in name.lower() for word in options.models):
+            continue
+        if model.timed:
             yield from _time(name)
+            continue
+        details = survey(name)
+        yield Record("survey", name, "divided share of convolutions", details.get("share"), "", details)
 
 
-def survey(name: str, ranks: int) -> dict[str, Any]:
-    """Return the outcome of a model on a new world of ranks, of which the worst counts."""
-    each = launch(ranks, compare_models, [name], timeout=TIMEOUT)
-    [operations] = launch(1, try_operations, MODELS[name].make, timeout=TIMEOUT)
-    failed = next((str(answer) for answer in (*each, operations) if isinstance(answer, Exception)), None)
-    if failed is not None:
-        return {"outcome": "unclear", "why": failed, "operations": {}}
-    worst: dict[str, Any] = min((answer[name] for answer in each), key=lambda o: OUTCOMES.index(o["outcome"]))
-    return worst | {"operations": operations}
+def survey(name: str) -> dict[str, Any]:
+    """Return the outcomes of a model's operations. A rank that does not divide it right counts for all."""
+    model = MODELS[name]
+    try:
+        [operations] = launch(1, try_operations, model.make, timeout=TIMEOUT)
+        outcomes = launch(RANKS, compare_models, [name], timeout=TIMEOUT) if model.axis else []
+    except RuntimeError as error:
+        return dict.fromkeys(OPERATIONS, failure(error))
+    each = (own[name] for own in outcomes)
+    return {**operations, **max(each, key=lambda own: own["divide"] != "right", default={})}
 
 
 def compare_models(names: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -182,7 +169,7 @@ def compare_model(entry: Model, mesh: Any) -> dict[str, Any]:
     try:
         model, x = entry.make()
     except ImportError as error:
-        return {"outcome": "absent", "why": str(error)}
+        return {"divide": failure(error)}
     expected = copy.deepcopy(model)
     whole, mine = x.clone().requires_grad_(), x.clone().requires_grad_()
     with Precise():
@@ -196,11 +183,10 @@ def compare_model(entry: Model, mesh: Any) -> dict[str, Any]:
             y = y.gather() if isinstance(y, spatial.Divided) else y
             (y * weights).sum().backward()
         except Exception as error:
-            outcome = "refused" if isinstance(error, MucudnnError) else "unclear"
-            return {"outcome": outcome, "why": f"{type(error).__name__}: {error}"}
+            return {"divide": failure(error)}
     errors = _relative(y, due), max(_relative(mine.grad, whole.grad), _gradients(model, expected))
     return {
-        "outcome": "right" if max(errors) <= RIGHT else "wrong",
+        "divide": "right" if max(errors) <= RIGHT else "wrong",
         "errors": errors,
         "share": layers.divided_share("Conv"),
         "gathered": {f"{event.layer}, {event.function}": event.size for event in layers.gatherings},
@@ -250,7 +236,7 @@ def _time(name: str) -> Iterator[Record]:
     try:
         with TemporaryDirectory() as folder:  # choices of other versions must not count
             os.environ["MUCUDNN_CACHE"] = str(Path(folder) / "cache.sqlite")
-            ranks = values(TIMED_RANKS, decode, name)
+            ranks = launch(TIMED_RANKS, decode, name)
     except RuntimeError as error:
         yield Record("spatial", case, TIME, None, "", {"why": str(error)})
         return
