@@ -262,10 +262,11 @@ class _Recorder(TorchFunctionMode):
         """Return numbers for tensors that an operation returns."""
         first = len(self._kept)
         for number, tensor in enumerate(tensors, first):
+            # First the shape, because its size may be refused, after which the module stays whole.
+            shape = tuple(self._with_values(size, self._example.samples) for size in tensor.shape)
             self._kept.append(tensor)
             self._references[id(tensor)] = Value(number)
             self._program.memories[number] = _memory_of(tensor)
-            shape = tuple(self._with_values(size, self._example.samples) for size in tensor.shape)
             with without_fake_mode():
                 outline = torch.empty(shape, dtype=tensor.dtype, device="meta")
             self._program.values.append(outline.requires_grad_(tensor.requires_grad))
