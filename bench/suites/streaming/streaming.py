@@ -60,7 +60,7 @@ class Live(TorchDispatchMode):
 
 
 class _Resident:
-    """The most resident bytes of a block beyond those at its beginning, looked at every 2 ms."""
+    """The most bytes in memory, without pages of files, beyond those at the begin of a block, every 2 ms."""
 
     def __enter__(self) -> _Resident:
         self._first = self._most = self._now()
@@ -81,7 +81,8 @@ class _Resident:
     @staticmethod
     def _now() -> int:
         with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+            _, resident, of_files, *_ = map(int, file.read().split())
+        return (resident - of_files) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _ready(model: nn.Module) -> nn.Module:
@@ -143,6 +144,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "decoder of AutoencoderKL, 32 to 128 channels, 128² latents": lambda: _decoder(128),
     "decoder of CogVideoX, 32 to 64 channels, 2 × 32² latents": lambda: _video(32),
     "ResNet-50 without its head, 4096²": lambda: _resnet(4096),
+    "ResNet-50 without its head, 8192²": lambda: _resnet(8192),
     "decoder of AutoencoderKL, 32 to 128 channels, 256² latents": lambda: _decoder(256),
 }
 DEVICES = "rtx4090", "h200"

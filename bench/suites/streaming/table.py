@@ -9,8 +9,8 @@ from bench.lib.answers import short, table
 from bench.lib.record import Record
 
 HEAD = (
-    "sample", "run", "memory", "time", "largest difference", "PSNR, dB", "planned peak over live",
-    "planned in, s",
+    "sample", "run", "memory", "resident memory", "time", "largest difference", "PSNR, dB",
+    "planned peak over live", "planned in, s",
 )  # fmt: skip
 
 
@@ -27,16 +27,25 @@ def tables(records: Sequence[Record]) -> Iterator[str]:
 
 
 def _rows(sample: Record, records: Sequence[Record]) -> Iterator[Sequence[str]]:
-    name, seconds = sample.case.removesuffix(": whole"), statistics.median(sample.details["seconds"])
-    yield name, "whole", f"{short(sample.value or 0)} MiB", f"{short(seconds)} s", "", "", "", ""
+    name, whole = sample.case.removesuffix(": whole"), sample.details
+    seconds, resident = short(statistics.median(whole["seconds"])), whole["resident"]
+    yield (
+        name,
+        "whole",
+        f"{short(sample.value or 0)} MiB",
+        f"{short(resident / 2**20)} MiB",
+        f"{seconds} s",
+        *[""] * 4,
+    )
     own = [each for each in records if each.case.startswith(f"{name}: ")]
     times = {each.case: each.value for each in own if each.metric == "time"}
     for each in own:
         if each.metric == "memory":
-            way, its = each.case.removeprefix(f"{name}: "), each.details
-            is_planned = "planned" in its
+            its, planned = each.details, ["", ""]
+            if "planned" in its:
+                planned = [short(its["planned"] / its["live"]), short(its["planning_s"])]
             yield (
-                name, way, short(each.value or 0), short(times[each.case] or 0), f"{its['error']:.1e}",
-                short(its["psnr"]), short(its["planned"] / its["live"]) if is_planned else "",
-                short(its["planning_s"]) if is_planned else "",
+                name, each.case.removeprefix(f"{name}: "), short(each.value or 0),
+                short(its["resident"] / resident), short(times[each.case] or 0), f"{its['error']:.1e}",
+                short(its["psnr"]), *planned,
             )  # fmt: skip
