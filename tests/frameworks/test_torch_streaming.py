@@ -170,7 +170,7 @@ OPERATORS: dict[str, tuple[tuple[int, ...], Any]] = {
         X2,
         nn.Sequential(nn.LeakyReLU(), nn.PReLU(4), nn.Hardswish(), nn.LogSigmoid(), nn.Mish()),
     ),
-    "types": (X2, lambda x: (x.float() * 2).type_as(x) + torch.zeros_like(x)),
+    "types": (X2, lambda x: (x.float() * 2).type_as(x[:1]) + torch.zeros_like(x)),
 }
 
 

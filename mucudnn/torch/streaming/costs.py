@@ -83,8 +83,8 @@ def costs_of(device: torch.device) -> Costs:
 def _bytes_inside(node: Node, its: Step, box: Box) -> int:
     """Return the bytes that an operator allocates beside its result and a workspace."""
     name, (x, part) = str(node.target), its.inputs[0]
-    if "conv" in name:  # a padded copy, or the copy of a part
-        return bytes_of(x, part) * (part != all_of(x) or _is_padded(its))
+    if "conv" in name:  # a padded copy, the copy of a part, or in 3-D one in another order
+        return bytes_of(x, part) * (part != all_of(x) or _is_padded(its) or "3d" in name)
     indices = 8 * math.prod(sizes(box)) * ("pool" in name)
     return bytes_of(x, part) + indices if "pool" in name or "pad" in name else 0
 

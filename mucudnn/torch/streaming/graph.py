@@ -208,6 +208,7 @@ def _decompositions() -> dict[Any, Any]:
         **get_decompositions(names),
         **dict.fromkeys(parts, _split),
         _aten.chunk.default: _aten.chunk.default.decompose,
+        _aten.type_as.default: lambda x, other: _aten._to_copy.default(x, dtype=other.dtype),
     }
 
 

@@ -55,7 +55,7 @@ def step(node: Node, box: Box) -> Step:
 
 # PyTorch 2.9 to 2.13 have no tag for these. Dropout is refused where it draws random numbers.
 @rule(
-    *("leaky_relu", "hardswish", "log_sigmoid", "dropout", "feature_dropout", "type_as", "_to_copy", "clone"),
+    *("leaky_relu", "hardswish", "log_sigmoid", "dropout", "feature_dropout", "_to_copy", "clone"),
     *("alias", "detach", "lift_fresh_copy", "zeros_like", "ones_like", "full_like"),
 )
 def pointwise(node: Node, box: Box) -> Step:
