@@ -83,8 +83,9 @@ def costs_of(device: torch.device) -> Costs:
 def _bytes_inside(node: Node, its: Step, box: Box) -> int:
     """Return the bytes that an operator allocates beside its result and a workspace."""
     name, (x, part) = str(node.target), its.inputs[0]
-    if "conv" in name:  # a padded copy, the copy of a part, or in 3-D one in another order
-        return bytes_of(x, part) * (part != all_of(x) or _is_padded(its) or "3d" in name)
+    if "conv" in name:  # the copy of a part, a padded one, or one in another order
+        is_ready = x.op == "call_function" and not is_view(x) and part == all_of(x) and not _is_padded(its)
+        return bytes_of(x, part) * (not is_ready)
     indices = 8 * math.prod(sizes(box)) * ("pool" in name)
     return bytes_of(x, part) + indices if "pool" in name or "pad" in name else 0
 
