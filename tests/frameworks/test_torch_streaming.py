@@ -16,6 +16,7 @@ from torch.nn.utils.parametrizations import weight_norm
 from torch.utils._pytree import tree_leaves
 
 import mucudnn
+from bench.suites.devices.spatial import MODELS
 from bench.suites.streaming.streaming import Live
 from mucudnn.errors import UsageError
 from mucudnn.plans.stream_plan import StreamPass
@@ -210,6 +211,17 @@ def test_results_and_gradients_are_those_of_the_whole_run(name: str, store: str)
         assert_same(differentiate(streamed, x), stock)
         with torch.no_grad():
             assert_same(tree_leaves(streamed(x)), stock[: len(tree_leaves(module(x)))])
+
+
+@pytest.mark.parametrize("name", ["MONAI AttentionUnet", "MONAI AutoEncoder"])
+def test_models_of_the_survey_run_in_about_the_least_memory(name: str) -> None:
+    imported("monai")
+    module, x = MODELS[name].make()
+    floor = _floor(module, x, "device")
+    streamed = mt.stream(module, x, memory=floor + floor // 20, store="device", training=True)
+    own, stock = (differentiate(each, x) for each in (streamed, module))
+    largest = max(float(each.abs().max()) for each in stock)
+    assert_same([each / largest for each in own], [each / largest for each in stock])
 
 
 def _floor(module: nn.Module, x: Tensor, store: str) -> int:
