@@ -94,7 +94,7 @@ def device_like(gpu: str) -> ModelledDevice:
 
 def modelled_configurations(device: ModelledDevice, kernel: Kernel, policy: str) -> tuple[Configuration, ...]:
     """Return a kernel's desirable set at the micro-batch sizes of a policy."""
-    # All passes of a problem are modelled alike.
+    # The forward and backward passes of a convolution have the same modelled times.
     return _find_desirable(device, replace(kernel, pass_="forward"), *usable_sizes(policy, kernel))
 
 

@@ -292,7 +292,7 @@ def test_an_optimizer_trains_it_as_the_module() -> None:
     own = copy.deepcopy(stock)
     streamed = mt.stream(own, x, memory=ANY, training=True)
     for module, called in ((stock, stock), (own, streamed)):
-        # Rounding alone is the gradient of a bias before a norm: eps keeps Adam from scaling it up.
+        # Before a norm a bias has no gradient but rounding, which Adam scales up without this eps.
         optimizer = torch.optim.Adam(module.parameters(), 1e-2, eps=1e-4)
         for _ in range(3):
             optimizer.zero_grad()

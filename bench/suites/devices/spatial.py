@@ -75,7 +75,7 @@ class Model:
         make: Any = getattr(import_module(self.package), self.name)
         torch.manual_seed(1)
         options = self.options | NULLS.get(self.package, {})
-        # Classes of transformers take their options as an object.
+        # A model of transformers takes one configuration object instead of named options.
         made = (
             make(make.config_class(**options))
             if hasattr(make, "config_class")
@@ -129,12 +129,12 @@ MODELS = {
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare a choice of models."""
+    """Add the option that chooses models by words in their names."""
     parser.add_argument("--models", nargs="+", metavar="WORD", help="models with a word in their name")
 
 
 def measure(options: argparse.Namespace) -> Iterator[Record]:
-    """Survey the models with one of the words `options.models` in their names, and time the decoders."""
+    """Yield the outcome of each chosen model, and the times of the chosen video decoders."""
     for name, model in MODELS.items():
         if options.models and not any(word.lower() in name.lower() for word in options.models):
             continue

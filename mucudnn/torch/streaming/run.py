@@ -58,7 +58,7 @@ class Run:
                 for node, tile in tiles.items():
                     for statistic in each.statistics:
                         if statistic.x is node:
-                            totals[statistic] = totals.get(statistic, 0) + statistic.of(tile)
+                            totals[statistic] = totals.get(statistic, 0) + statistic.sums_of(tile)
                     if node in each.stored:
                         self._copies.save(Tensor.copy_, self._part(stored, node, demand), tile)
                 del loaded, tiles, tile

@@ -27,8 +27,8 @@ class Mean:
     axes: tuple[int, ...]
     divisor: int
 
-    def of(self, tile: Tensor) -> Tensor:
-        """Return the sum over a tile."""
+    def sums_of(self, tile: Tensor) -> Tensor:
+        """Return the sum of a tile over the axes of the mean, in fp64."""
         return tile.sum(self.axes, keepdim=True, dtype=torch.float64)
 
     def finish(self, total: Tensor) -> Tensor:
@@ -60,8 +60,8 @@ class Norm:
         inputs = [(each, every[1:] if len(shape_of(each)) > 1 else every[1:2]) for each in vectors]
         return Step([(self.x, every), *inputs], self.apply, every)
 
-    def of(self, tile: Tensor) -> Tensor:
-        """Return the sums of the groups, and of their squares, over a tile."""
+    def sums_of(self, tile: Tensor) -> Tensor:
+        """Return the sum of a tile's values in each group, and the sum of their squares, in fp64."""
         rows = tile.reshape(tile.size(0) * self.groups, -1)
         groups, count = rows.shape
         # This kernel reads a tile once, and is several times as fast as var_mean on a CPU.

@@ -299,7 +299,7 @@ def _check(
 
 
 def _check_real(stages: Sequence[nn.Module], stage: int) -> nn.Module:
-    """Return a stage. Raises UsageError if it is on the meta device."""
+    """Return the module of a stage. Raises UsageError if it has no data, on the meta device."""
     module = stages[stage]
     if any(t.is_meta for t in (*module.parameters(), *module.buffers())):
         raise UsageError(
